@@ -1,0 +1,224 @@
+#include "attention/batch_attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/check.h"
+
+namespace vericache {
+namespace {
+
+// A block is split by chunks where there are fewer blocks than this many per thread.
+constexpr int kBlocksPerThread = 8;
+
+std::size_t Size(int n) { return static_cast<std::size_t>(n); }
+
+}  // namespace
+
+BatchAttention::BatchAttention(const AttentionKernel& kernel, const CacheGeometry& geometry,
+                               int heads, int threads)
+    : kernel_(kernel),
+      geometry_(geometry),
+      group_(heads / geometry.kv_heads),
+      spaces_(Size(threads)) {
+  Check(heads % geometry.kv_heads == 0 && group_ <= kMaxQueryBlock, "query heads per KV head");
+  for (ThreadSpace& space : spaces_) {
+    space.workspace.resize(WorkspaceFloats(geometry.head_dim));
+    space.queries.resize(Size(kMaxQueryBlock * geometry.head_dim));
+    space.visible.resize(Size(kMaxQueryBlock));
+    space.part.resize(PartialFloats(kMaxQueryBlock));
+    space.total.resize(PartialFloats(kMaxQueryBlock));
+  }
+}
+
+void BatchAttention::Begin(std::span<const AttentionTask> tasks, int total_rows) {
+  tasks_.assign(tasks.begin(), tasks.end());
+  total_rows_ = total_rows;
+}
+
+void BatchAttention::Append(LayerId layer, const float* queries, const float* keys,
+                            const float* values, int thread, int threads) {
+  if (thread == 0) {
+    Plan(layer, threads);
+    Record(layer, queries);
+  }
+  const std::size_t dim = Size(geometry_.head_dim);
+  for (const AttentionTask& task : tasks_) {
+    const int base = task.cache->tail_slots(layer) - task.rows;
+    const int first = task.rows * thread / threads;
+    const int last = task.rows * (thread + 1) / threads;
+    for (int row = first; row < last; ++row) {
+      for (int head = 0; head < geometry_.kv_heads; ++head) {
+        const std::size_t at =
+            (Size(task.first_row + row) * Size(geometry_.kv_heads) + Size(head)) * dim;
+        task.cache->Write(layer, base + row, head, {keys + at, dim}, {values + at, dim});
+      }
+    }
+  }
+}
+
+void BatchAttention::Plan(LayerId layer, int threads) {
+  chunks_.clear();
+  blocks_.clear();
+  items_.clear();
+  std::size_t parts = 0;
+  const int block_rows = std::max(1, kMaxQueryBlock / group_);
+  for (const AttentionTask& task : tasks_) {
+    const int list = static_cast<int>(chunks_.size());
+    const auto add_chunks = [this](const SegmentView& segment, bool tail) {
+      for (int begin = segment.begin; begin < segment.end;) {
+        const int end = std::min(segment.end, (begin / kChunkSlots + 1) * kChunkSlots);
+        chunks_.push_back({.tail = tail, .begin = begin, .end = end});
+        begin = end;
+      }
+    };
+    add_chunks(task.cache->packed_view(layer), false);
+    const SegmentView tail = task.cache->tail_view(layer);
+    add_chunks(tail, true);
+    const int chunks = static_cast<int>(chunks_.size()) - list;
+    const int blocks = (task.rows + block_rows - 1) / block_rows * geometry_.kv_heads;
+    const bool split = blocks < kBlocksPerThread * threads;
+
+    for (int first = 0; first < task.rows; first += block_rows) {
+      const int rows = std::min(block_rows, task.rows - first);
+      const int visible = tail.end - task.rows + first + rows;
+      int seen = chunks;
+      while (seen > 0 && chunks_[Size(list + seen - 1)].tail &&
+             chunks_[Size(list + seen - 1)].begin >= visible) {
+        --seen;
+      }
+      for (int head = 0; head < geometry_.kv_heads; ++head) {
+        const int index = static_cast<int>(blocks_.size());
+        Block& block = blocks_.emplace_back(&task, head, first, rows);
+        block.chunks = seen;
+        block.left.store(seen, std::memory_order_relaxed);
+        if (!split || seen == 1) {
+          items_.push_back(
+              {.block = index, .first_chunk = 0, .last_chunk = seen, .chunk_list = list});
+          continue;
+        }
+        block.parts = parts;
+        parts += PartialFloats(rows * group_) * Size(seen);
+        for (int c = 0; c < seen; ++c) {
+          items_.push_back(
+              {.block = index, .first_chunk = c, .last_chunk = c + 1, .chunk_list = list});
+        }
+      }
+    }
+  }
+  if (parts_.size() < parts) {
+    parts_.resize(parts);
+  }
+  next_item_.store(0, std::memory_order_relaxed);
+}
+
+void BatchAttention::Attend(LayerId layer, const float* queries, float* out, int thread,
+                            int threads) {
+  Check(Size(threads) <= spaces_.size(), "as many threads as announced");
+  if (thread == 0) {
+    const std::size_t row = Size(group_ * geometry_.kv_heads * geometry_.head_dim);
+    int covered = 0;
+    for (const AttentionTask& task : tasks_) {
+      covered = std::max(covered, task.first_row + task.rows);
+    }
+    std::fill(out + Size(covered) * row, out + Size(total_rows_) * row, 0.0F);
+  }
+  for (;;) {
+    const int index = next_item_.fetch_add(1, std::memory_order_relaxed);
+    if (Size(index) >= items_.size()) {
+      return;
+    }
+    RunItem(layer, items_[Size(index)], queries, out, spaces_[Size(thread)]);
+  }
+}
+
+void BatchAttention::Record(LayerId layer, const float* queries) const {
+  const std::size_t row = Size(group_ * geometry_.kv_heads * geometry_.head_dim);
+  for (const AttentionTask& task : tasks_) {
+    for (int i = 0; task.tap != nullptr && i < task.rows; ++i) {
+      if (task.tap->Wants(task.first_position + i)) {
+        const std::span<float> to = task.tap->at(layer, task.first_position + i);
+        std::copy_n(queries + Size(task.first_row + i) * row, row, to.begin());
+      }
+    }
+  }
+}
+
+Partial BatchAttention::PartialAt(std::span<float> floats, int queries) const {
+  const std::size_t n = Size(queries);
+  return {.max = floats.subspan(0, n),
+          .sum = floats.subspan(n, n),
+          .out = floats.subspan(2 * n, n * Size(geometry_.head_dim))};
+}
+
+void BatchAttention::RunItem(LayerId layer, const Item& item, const float* queries, float* out,
+                             ThreadSpace& space) {
+  Block& block = blocks_[Size(item.block)];
+  const AttentionTask& task = *block.task;
+  const int count = block.rows * group_;
+  const std::size_t dim = Size(geometry_.head_dim);
+  const float scale = 1.0F / std::sqrt(static_cast<float>(geometry_.head_dim));
+  for (int q = 0; q < count; ++q) {
+    const int row = task.first_row + block.first_row + q / group_;
+    const int head = block.kv_head * group_ + q % group_;
+    const float* from =
+        queries + (Size(row) * Size(group_ * geometry_.kv_heads) + Size(head)) * dim;
+    std::transform(from, from + dim,
+                   space.queries.begin() + static_cast<std::ptrdiff_t>(Size(q) * dim),
+                   [scale](float x) { return x * scale; });
+  }
+
+  const bool split = item.last_chunk - item.first_chunk < block.chunks;
+  const std::size_t part_floats = PartialFloats(count);
+  const Partial total = PartialAt(space.total, count);
+  std::fill(total.max.begin(), total.max.end(), -std::numeric_limits<float>::infinity());
+  std::fill(total.sum.begin(), total.sum.end(), 0.0F);
+  std::fill(total.out.begin(), total.out.end(), 0.0F);
+  for (int c = item.first_chunk; c < item.last_chunk; ++c) {
+    const Chunk& chunk = chunks_[Size(item.chunk_list + c)];
+    const SegmentView segment =
+        chunk.tail ? task.cache->tail_view(layer) : task.cache->packed_view(layer);
+    for (int q = 0; q < count; ++q) {
+      space.visible[Size(q)] =
+          chunk.tail ? segment.end - task.rows + block.first_row + q / group_ + 1 : segment.end;
+    }
+    const Partial part =
+        split ? PartialAt(std::span(parts_).subspan(block.parts + part_floats * Size(c)), count)
+              : PartialAt(space.part, count);
+    kernel_.attend_chunk({.segment = segment,
+                          .begin = chunk.begin,
+                          .end = chunk.end,
+                          .kv_head = block.kv_head,
+                          .queries = std::span(space.queries).subspan(0, Size(count) * dim),
+                          .visible = std::span(space.visible).subspan(0, Size(count))},
+                         space.workspace, part);
+    if (!split) {
+      kernel_.merge(part, total);
+    }
+  }
+  if (split) {
+    // The thread that finishes a block's last chunk merges all of them, in ascending order.
+    if (block.left.fetch_sub(1, std::memory_order_acq_rel) > 1) {
+      return;
+    }
+    for (int c = 0; c < block.chunks; ++c) {
+      kernel_.merge(
+          PartialAt(std::span(parts_).subspan(block.parts + part_floats * Size(c)), count), total);
+    }
+  }
+  kernel_.finish(total);
+  WriteOut(block, total, out);
+}
+
+void BatchAttention::WriteOut(const Block& block, const Partial& total, float* out) const {
+  const std::size_t dim = Size(geometry_.head_dim);
+  for (int q = 0; q < block.rows * group_; ++q) {
+    const int row = block.task->first_row + block.first_row + q / group_;
+    const int head = block.kv_head * group_ + q % group_;
+    std::copy_n(total.out.begin() + static_cast<std::ptrdiff_t>(Size(q) * dim), dim,
+                out + (Size(row) * Size(group_ * geometry_.kv_heads) + Size(head)) * dim);
+  }
+}
+
+}  // namespace vericache

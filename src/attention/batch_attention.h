@@ -1,0 +1,119 @@
+// Attention of one layer for all rows of an iteration, each row over its own request's cache.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "attention/kernel.h"
+#include "attention/query_tap.h"
+#include "kvcache/kv_cache.h"
+
+namespace vericache {
+
+// Consecutive rows of one request. Their slots were added to the tail of `cache` (KvCache::Extend)
+// before the iteration: row i writes and sees up to tail slot tail_slots - rows + i.
+struct AttentionTask {
+  KvCache* cache = nullptr;
+  int first_row = 0;  // in the iteration's tensors
+  int rows = 0;
+  int first_position = 0;
+  QueryTap* tap = nullptr;  // where the queries of these rows are recorded too, if anywhere
+};
+
+// Runs inside ggml's thread pool: every thread calls Append, then after a barrier Attend, for each
+// layer in turn. Work items (request, KV head, block of rows, chunk of the cache) are drawn
+// dynamically; a row's result does not depend on how they fall.
+class BatchAttention {
+ public:
+  // `heads` is a multiple of geometry.kv_heads; `threads` the most that will call Append and
+  // Attend.
+  BatchAttention(const AttentionKernel& kernel, const CacheGeometry& geometry, int heads,
+                 int threads);
+
+  // The tasks of the coming iteration; rows not covered by a task get zeros.
+  void Begin(std::span<const AttentionTask> tasks, int total_rows);
+
+  // Writes the rows' keys and values, [row][kv_head][head_dim] each, into their caches, and the
+  // queries that a tap wants, [row][head][head_dim], into the tap.
+  void Append(LayerId layer, const float* queries, const float* keys, const float* values,
+              int thread, int threads);
+
+  // out = softmax(q k^T / sqrt(head_dim)) v; queries and out are [row][head][head_dim].
+  void Attend(LayerId layer, const float* queries, float* out, int thread, int threads);
+
+ private:
+  // Chunks [first, last) of a segment, `packed` before `tail`.
+  struct Chunk {
+    bool tail;
+    int begin;
+    int end;
+  };
+  // A block of rows of one KV head: the unit of a merge.
+  struct Block {
+    const AttentionTask* task;
+    int kv_head;
+    int first_row;  // within the task
+    int rows;
+    int chunks;             // how many of the task's chunks it sees
+    std::size_t parts;      // offset of its partial results, if its chunks are split
+    std::atomic<int> left;  // chunks not yet done
+
+    Block(const AttentionTask* task_in, int head_in, int first_in, int rows_in)
+        : task(task_in),
+          kv_head(head_in),
+          first_row(first_in),
+          rows(rows_in),
+          chunks(0),
+          parts(0),
+          left(0) {}
+    Block(Block&& other) noexcept
+        : task(other.task),
+          kv_head(other.kv_head),
+          first_row(other.first_row),
+          rows(other.rows),
+          chunks(other.chunks),
+          parts(other.parts),
+          left(other.left.load()) {}
+  };
+  struct Item {
+    int block;
+    int first_chunk;
+    int last_chunk;
+    int chunk_list;  // offset into chunks_
+  };
+  struct ThreadSpace {
+    std::vector<float> workspace;
+    std::vector<float> queries;
+    std::vector<int> visible;
+    std::vector<float> part;
+    std::vector<float> total;
+  };
+
+  void Plan(LayerId layer, int threads);
+  void Record(LayerId layer, const float* queries) const;
+  void RunItem(LayerId layer, const Item& item, const float* queries, float* out,
+               ThreadSpace& space);
+  void WriteOut(const Block& block, const Partial& total, float* out) const;
+  Partial PartialAt(std::span<float> floats, int queries) const;
+  std::size_t PartialFloats(int queries) const {
+    return static_cast<std::size_t>(queries) * static_cast<std::size_t>(geometry_.head_dim + 2);
+  }
+
+  const AttentionKernel& kernel_;
+  CacheGeometry geometry_;
+  int group_;  // query heads per KV head
+  std::vector<ThreadSpace> spaces_;
+
+  std::vector<AttentionTask> tasks_;
+  int total_rows_ = 0;
+  std::vector<Chunk> chunks_;
+  std::vector<Block> blocks_;
+  std::vector<Item> items_;
+  std::vector<float> parts_;
+  std::atomic<int> next_item_{0};
+};
+
+}  // namespace vericache

@@ -1,0 +1,55 @@
+#include "attention/kernel.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+
+#include "attention/kernel_scalar.h"
+#include "attention/kernel_simd.h"
+#include "base/error.h"
+
+namespace vericache {
+namespace {
+
+std::string Lower(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return text;
+}
+
+}  // namespace
+
+std::size_t WorkspaceFloats(int head_dim) {
+  return static_cast<std::size_t>(kMaxQueryBlock * kChunkSlots) +
+         static_cast<std::size_t>((kMaxQueryBlock + kGroupSlots + 2) * head_dim);
+}
+
+const std::vector<AttentionKernel>& AvailableKernels() {
+  static const std::vector<AttentionKernel> kernels = [] {
+    std::vector<AttentionKernel> all = {ScalarKernel()};
+    for (AttentionKernel& kernel : SimdKernels()) {
+      all.push_back(std::move(kernel));
+    }
+    return all;
+  }();
+  return kernels;
+}
+
+const AttentionKernel& SelectKernel() {
+  const std::vector<AttentionKernel>& kernels = AvailableKernels();
+  const char* wanted = std::getenv("VERICACHE_ISA");
+  if (wanted == nullptr || *wanted == '\0') {
+    return kernels.back();
+  }
+  std::string known;
+  for (const AttentionKernel& kernel : kernels) {
+    if (Lower(kernel.name) == Lower(wanted)) {
+      return kernel;
+    }
+    known += (known.empty() ? "" : ", ") + Lower(kernel.name);
+  }
+  throw UserError("VERICACHE_ISA=" + std::string(wanted) +
+                  " does not run on this machine; it has: " + known);
+}
+
+}  // namespace vericache

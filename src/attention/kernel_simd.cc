@@ -1,0 +1,380 @@
+// The vector kernel, compiled once per instruction set by Highway's foreach_target.
+//
+// Scores: one vector holds one channel of several keys, so a score is a chain of fused
+// multiply-adds over ascending channels. Output: one vector holds several channels of one value, a
+// chain over ascending slots. How many queries share a load changes neither chain, hence results do
+// not depend on the number of rows.
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "attention/kernel_simd.cc"
+#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_AVX3_DL)
+
+#include "attention/kernel_simd.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+// foreach_target.h must come before highway.h.
+// clang-format off
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+#include "attention/readers-inl.h"
+#include "hwy/contrib/math/math-inl.h"
+// clang-format on
+
+HWY_BEFORE_NAMESPACE();
+namespace vericache {
+namespace HWY_NAMESPACE {
+
+// Queries that share one load of keys or values: what fits into sixteen registers.
+inline constexpr int kQueryTile = 6;
+
+// Vectors of keys, and of value channels, that a tile of `queries` holds at once.
+constexpr int KeyVectors(int queries) {
+  const int slots = (kLanes == 16 || queries <= 3) ? 32 : 16;
+  return std::max(1, slots / kLanes);
+}
+constexpr int ValueVectors(int queries) { return queries <= 3 ? 4 : 2; }
+
+struct Workspace {
+  Workspace(std::span<float> floats, int head_dim)
+      : scores(floats.data()),
+        queries(scores + kMaxQueryBlock * kChunkSlots),
+        tile(queries + kMaxQueryBlock * head_dim),
+        scratch(tile + kGroupSlots * head_dim) {}
+
+  float* scores;   // [query][kChunkSlots]
+  float* queries;  // [channel][query]
+  float* tile;     // a half page in float32
+  float* scratch;  // for a reader
+};
+
+// scores[q][slot] for a tile of queries and the kGroupSlots slots of a half page.
+template <int kQueries, class Keys>
+HWY_INLINE void ScoreTile(const Keys& keys, int head_dim, const float* queries, int query_stride,
+                          float* scores) {
+  constexpr int kVectors = KeyVectors(kQueries);
+  for (int slot = 0; slot < kGroupSlots; slot += kVectors * kLanes) {
+    VF sums[kQueries][kVectors];
+    for (int q = 0; q < kQueries; ++q) {
+      for (int v = 0; v < kVectors; ++v) {
+        sums[q][v] = hn::Zero(DF());
+      }
+    }
+    for (int c = 0; c < head_dim; ++c) {
+      VF key[kVectors];
+      for (int v = 0; v < kVectors; ++v) {
+        key[v] = keys.Load(c, slot + v * kLanes);
+      }
+      for (int q = 0; q < kQueries; ++q) {
+        const VF query = hn::Set(DF(), queries[c * query_stride + q]);
+        for (int v = 0; v < kVectors; ++v) {
+          sums[q][v] = hn::MulAdd(query, key[v], sums[q][v]);
+        }
+      }
+    }
+    for (int q = 0; q < kQueries; ++q) {
+      for (int v = 0; v < kVectors; ++v) {
+        hn::StoreU(sums[q][v], DF(), scores + q * kChunkSlots + slot + v * kLanes);
+      }
+    }
+  }
+}
+
+// out[q][channel] += weights[q][slot] * value[slot][channel] over slots [begin, end) of a half
+// page, for kVectors vectors of channels from `channel`.
+template <int kQueries, int kVectors, class Values>
+HWY_INLINE void AccumulateTile(const Values& values, int head_dim, int begin, int end, int channel,
+                               const float* weights, float* out) {
+  VF sums[kQueries][kVectors];
+  for (int q = 0; q < kQueries; ++q) {
+    for (int v = 0; v < kVectors; ++v) {
+      sums[q][v] = hn::LoadU(DF(), out + q * head_dim + channel + v * kLanes);
+    }
+  }
+  for (int slot = begin; slot < end; ++slot) {
+    VF value[kVectors];
+    for (int v = 0; v < kVectors; ++v) {
+      value[v] = values.Load(slot, channel + v * kLanes);
+    }
+    for (int q = 0; q < kQueries; ++q) {
+      const VF weight = hn::Set(DF(), weights[q * kChunkSlots + slot]);
+      for (int v = 0; v < kVectors; ++v) {
+        sums[q][v] = hn::MulAdd(weight, value[v], sums[q][v]);
+      }
+    }
+  }
+  for (int q = 0; q < kQueries; ++q) {
+    for (int v = 0; v < kVectors; ++v) {
+      hn::StoreU(sums[q][v], DF(), out + q * head_dim + channel + v * kLanes);
+    }
+  }
+}
+
+template <int kQueries, class Values>
+HWY_INLINE void AccumulateRows(const Values& values, int head_dim, int begin, int end,
+                               const float* weights, float* out) {
+  constexpr int kVectors = ValueVectors(kQueries);
+  int channel = 0;
+  for (; channel + kVectors * kLanes <= head_dim; channel += kVectors * kLanes) {
+    AccumulateTile<kQueries, kVectors>(values, head_dim, begin, end, channel, weights, out);
+  }
+  for (; channel < head_dim; channel += kLanes) {
+    AccumulateTile<kQueries, 1>(values, head_dim, begin, end, channel, weights, out);
+  }
+}
+
+// Calls f.operator()<n>(first) over [0, queries) in tiles of at most kQueryTile.
+template <class F>
+HWY_INLINE void ForEachTile(int queries, const F& f) {
+  int first = 0;
+  for (; first + kQueryTile <= queries; first += kQueryTile) {
+    f.template operator()<kQueryTile>(first);
+  }
+  switch (queries - first) {
+    case 1:
+      return f.template operator()<1>(first);
+    case 2:
+      return f.template operator()<2>(first);
+    case 3:
+      return f.template operator()<3>(first);
+    case 4:
+      return f.template operator()<4>(first);
+    case 5:
+      return f.template operator()<5>(first);
+    default:
+      return;
+  }
+}
+
+template <class Keys>
+HWY_NOINLINE void ScoreHalfPage(const Keys& keys, const Workspace& work, int head_dim, int queries,
+                                float* scores) {
+  const auto run = [&](const auto& reader) HWY_ATTR {
+    ForEachTile(queries, [&]<int kQueries>(int first) HWY_ATTR {
+      ScoreTile<kQueries>(reader, head_dim, work.queries + first, queries,
+                          scores + first * kChunkSlots);
+    });
+  };
+  if (queries <= kQueryTile) {
+    run(keys);
+    return;
+  }
+  // Several tiles of queries: dequantize once, into the first-level cache.
+  for (int c = 0; c < head_dim; ++c) {
+    for (int slot = 0; slot < kGroupSlots; slot += kLanes) {
+      hn::StoreU(keys.Load(c, slot), DF(), work.tile + c * kGroupSlots + slot);
+    }
+  }
+  struct Tile {
+    const float* keys;
+    HWY_INLINE VF Load(int channel, int slot) const {
+      return hn::LoadU(DF(), keys + channel * kGroupSlots + slot);
+    }
+  };
+  run(Tile{work.tile});
+}
+
+template <class Values>
+HWY_NOINLINE void AccumulateHalfPage(const Values& values, const Workspace& work, int head_dim,
+                                     int queries, int begin, int end, const float* weights,
+                                     float* out) {
+  const auto run = [&](const auto& reader) HWY_ATTR {
+    ForEachTile(queries, [&]<int kQueries>(int first) HWY_ATTR {
+      AccumulateRows<kQueries>(reader, head_dim, begin, end, weights + first * kChunkSlots,
+                               out + first * head_dim);
+    });
+  };
+  if (queries <= kQueryTile) {
+    run(values);
+    return;
+  }
+  for (int slot = begin; slot < end; ++slot) {
+    for (int c = 0; c < head_dim; c += kLanes) {
+      hn::StoreU(values.Load(slot, c), DF(), work.tile + slot * head_dim + c);
+    }
+  }
+  struct Tile {
+    const float* values;
+    int head_dim;
+    HWY_INLINE VF Load(int slot, int channel) const {
+      return hn::LoadU(DF(), values + slot * head_dim + channel);
+    }
+  };
+  run(Tile{work.tile, head_dim});
+}
+
+// Turns the scores [low, high) of a row into exp(score - max); those outside, up to `end`, into 0.
+HWY_NOINLINE void Softmax(float* row, int low, int high, int end, float* max, float* sum) {
+  const DF d;
+  const float infinity = std::numeric_limits<float>::infinity();
+  const int first = low / kLanes * kLanes;
+  const auto inside = [&](int i) HWY_ATTR {
+    const VF index = hn::Iota(d, static_cast<float>(i));
+    return hn::And(hn::Ge(index, hn::Set(d, static_cast<float>(low))),
+                   hn::Lt(index, hn::Set(d, static_cast<float>(high))));
+  };
+  VF most = hn::Set(d, -infinity);
+  for (int i = first; i < high; i += kLanes) {
+    most = hn::Max(most, hn::IfThenElse(inside(i), hn::LoadU(d, row + i), most));
+  }
+  *max = hn::GetLane(hn::MaxOfLanes(d, most));
+  VF total = hn::Zero(d);
+  int i = first;
+  for (; i < high; i += kLanes) {
+    const VF exponent = hn::Sub(hn::LoadU(d, row + i), hn::Set(d, *max));
+    const auto counts = hn::And(inside(i), hn::Ge(exponent, hn::Set(d, kMinExponent)));
+    const VF weight = hn::IfThenElseZero(counts, hn::Exp(d, exponent));
+    total = hn::Add(total, weight);
+    hn::StoreU(weight, d, row + i);
+  }
+  for (; i < end; i += kLanes) {
+    hn::StoreU(hn::Zero(d), d, row + i);
+  }
+  *sum = hn::GetLane(hn::SumOfLanes(d, total));
+}
+
+// Calls f(half_page_begin, page) for each half page of the chunk.
+template <class F>
+HWY_INLINE void ForEachHalfPage(const ChunkInput& input, int end, const F& f) {
+  for (int slot = input.begin / kGroupSlots * kGroupSlots; slot < end; slot += kGroupSlots) {
+    f(slot, reinterpret_cast<const std::uint8_t*>(
+                input.segment.pages[static_cast<std::size_t>(slot / kPageSlots)]));
+  }
+}
+
+template <class Keys, class Values>
+void Attend(const ChunkInput& input, std::span<float> floats, const Partial& result) {
+  const PageLayout& layout = *input.segment.layout;
+  const int head_dim = layout.head_dim();
+  const int queries = static_cast<int>(input.visible.size());
+  const Workspace work(floats, head_dim);
+  for (int q = 0; q < queries; ++q) {
+    for (int c = 0; c < head_dim; ++c) {
+      work.queries[c * queries + q] = input.queries[static_cast<std::size_t>(q * head_dim + c)];
+    }
+  }
+  const int base = input.begin / kGroupSlots * kGroupSlots;
+  const int end =
+      std::min(input.end, *std::max_element(input.visible.begin(), input.visible.end()));
+  ForEachHalfPage(input, end, [&](int slot, const std::uint8_t* page) HWY_ATTR {
+    const Keys keys(layout, page + layout.KeyOffset(input.kv_head, slot % kPageSlots),
+                    work.scratch);
+    ScoreHalfPage(keys, work, head_dim, queries, work.scores + (slot - base));
+  });
+  std::fill(result.out.begin(), result.out.end(), 0.0F);
+  for (int q = 0; q < queries; ++q) {
+    const auto i = static_cast<std::size_t>(q);
+    const int high = std::min(end, input.visible[i]);
+    Softmax(work.scores + q * kChunkSlots, input.begin - base, std::max(high, input.begin) - base,
+            std::max(end, input.begin) - base, &result.max[i], &result.sum[i]);
+  }
+  ForEachHalfPage(input, end, [&](int slot, const std::uint8_t* page) HWY_ATTR {
+    const Values values(layout, page + layout.ValueOffset(input.kv_head), slot % kPageSlots,
+                        work.scratch);
+    AccumulateHalfPage(values, work, head_dim, queries, std::max(0, input.begin - slot),
+                       std::min(kGroupSlots, end - slot), work.scores + (slot - base),
+                       result.out.data());
+  });
+}
+
+template <class Keys>
+void AttendWithKeys(const ChunkInput& input, std::span<float> floats, const Partial& result) {
+  switch (input.segment.layout->format().values) {
+    case NumberFormat::kF32:
+      return Attend<Keys, PlainValues<float>>(input, floats, result);
+    case NumberFormat::kF16:
+      return Attend<Keys, PlainValues<hwy::float16_t>>(input, floats, result);
+    case NumberFormat::kBF16:
+      return Attend<Keys, PlainValues<hwy::bfloat16_t>>(input, floats, result);
+    case NumberFormat::kKivi4:
+      return Attend<Keys, GroupedValues<4>>(input, floats, result);
+    case NumberFormat::kKivi2:
+      return Attend<Keys, GroupedValues<2>>(input, floats, result);
+  }
+}
+
+void AttendChunk(const ChunkInput& input, std::span<float> floats, const Partial& result) {
+  switch (input.segment.layout->format().keys) {
+    case NumberFormat::kF32:
+      return AttendWithKeys<PlainKeys<float>>(input, floats, result);
+    case NumberFormat::kF16:
+      return AttendWithKeys<PlainKeys<hwy::float16_t>>(input, floats, result);
+    case NumberFormat::kBF16:
+      return AttendWithKeys<PlainKeys<hwy::bfloat16_t>>(input, floats, result);
+    case NumberFormat::kKivi4:
+      return AttendWithKeys<GroupedKeys<4>>(input, floats, result);
+    case NumberFormat::kKivi2:
+      return AttendWithKeys<GroupedKeys<2>>(input, floats, result);
+  }
+}
+
+void Merge(const Partial& part, const Partial& total) {
+  const DF d;
+  const std::size_t head_dim = part.out.size() / part.max.size();
+  for (std::size_t q = 0; q < part.max.size(); ++q) {
+    const float max = std::max(part.max[q], total.max[q]);
+    if (max == -std::numeric_limits<float>::infinity()) {
+      continue;
+    }
+    const float part_weight = std::exp(part.max[q] - max);
+    const float total_weight = std::exp(total.max[q] - max);
+    total.max[q] = max;
+    total.sum[q] = std::fma(part.sum[q], part_weight, total.sum[q] * total_weight);
+    for (std::size_t c = q * head_dim; c < (q + 1) * head_dim; c += kLanes) {
+      const VF scaled = hn::Mul(hn::LoadU(d, total.out.data() + c), hn::Set(d, total_weight));
+      const VF sum = hn::MulAdd(hn::LoadU(d, part.out.data() + c), hn::Set(d, part_weight), scaled);
+      hn::StoreU(sum, d, total.out.data() + c);
+    }
+  }
+}
+
+void Finish(const Partial& total) {
+  const DF d;
+  const std::size_t head_dim = total.out.size() / total.max.size();
+  for (std::size_t q = 0; q < total.max.size(); ++q) {
+    const VF scale = hn::Set(d, 1.0F / total.sum[q]);
+    for (std::size_t c = q * head_dim; c < (q + 1) * head_dim; c += kLanes) {
+      hn::StoreU(hn::Mul(hn::LoadU(d, total.out.data() + c), scale), d, total.out.data() + c);
+    }
+  }
+}
+
+AttentionKernel MakeKernel() {
+  return {.name = hwy::TargetName(HWY_TARGET),
+          .attend_chunk = AttendChunk,
+          .merge = Merge,
+          .finish = Finish};
+}
+
+// NOLINTNEXTLINE(google-readability-namespace-comments)
+}  // namespace HWY_NAMESPACE
+}  // namespace vericache
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace vericache {
+
+HWY_EXPORT(MakeKernel);
+
+std::vector<AttentionKernel> SimdKernels() {
+  std::vector<AttentionKernel> kernels;
+  const std::int64_t supported = hwy::SupportedTargets() & HWY_TARGETS & ~(HWY_EMU128 | HWY_SCALAR);
+  // A higher bit is a narrower instruction set.
+  for (int bit = 62; bit >= 0; --bit) {
+    const std::int64_t target = std::int64_t{1} << bit;
+    if ((supported & target) == 0) {
+      continue;
+    }
+    hwy::SetSupportedTargetsForTest(target);
+    hwy::GetChosenTarget().Update(target);
+    kernels.push_back(HWY_DYNAMIC_DISPATCH(MakeKernel)());
+  }
+  hwy::SetSupportedTargetsForTest(0);
+  return kernels;
+}
+
+}  // namespace vericache
+#endif  // HWY_ONCE

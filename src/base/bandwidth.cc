@@ -1,0 +1,54 @@
+#include "base/bandwidth.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+namespace vericache {
+namespace {
+
+// Sums eight streams of words, so that additions do not wait for each other.
+std::uint64_t Sum(const std::uint64_t* words, std::size_t count) {
+  std::uint64_t sums[8] = {};
+  for (std::size_t i = 0; i + 8 <= count; i += 8) {
+    for (std::size_t j = 0; j < 8; ++j) {
+      sums[j] += words[i + j];
+    }
+  }
+  std::uint64_t total = 0;
+  for (const std::uint64_t sum : sums) {
+    total += sum;
+  }
+  return total;
+}
+
+}  // namespace
+
+double MeasureReadBandwidth(int threads) {
+  constexpr std::size_t kWordsPerThread = std::size_t{16} << 20U;  // 128 MiB
+  constexpr int kPasses = 6;
+  const std::vector<std::uint64_t> buffer(kWordsPerThread * static_cast<std::size_t>(threads), 1);
+  std::atomic<std::uint64_t> sink{0};
+  double best = 0.0;
+  for (int pass = 0; pass < kPasses; ++pass) {
+    const auto start = std::chrono::steady_clock::now();
+    {
+      std::vector<std::jthread> readers;
+      for (int t = 0; t < threads; ++t) {
+        readers.emplace_back([&, t] {
+          sink +=
+              Sum(buffer.data() + kWordsPerThread * static_cast<std::size_t>(t), kWordsPerThread);
+        });
+      }
+    }
+    const double seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    best = std::max(best, static_cast<double>(buffer.size() * sizeof(std::uint64_t)) / seconds);
+  }
+  return best;
+}
+
+}  // namespace vericache

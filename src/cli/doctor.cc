@@ -1,0 +1,167 @@
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "attention/kernel.h"
+#include "base/bandwidth.h"
+#include "cli/commands.h"
+#include "cli/output.h"
+#include "ggml-cpu.h"
+#include "model/model.h"
+
+namespace vericache {
+namespace {
+
+struct DoctorArguments {
+  std::string model;
+  int threads = 1;
+  bool json = false;
+};
+
+// Row counts of each class: "1; 2 and more".
+std::string Classes(const TypeReport& report) {
+  std::string text;
+  for (std::size_t i = 0; i < report.class_starts.size(); ++i) {
+    const int first = report.class_starts[i];
+    text += i == 0 ? "" : "; ";
+    if (i + 1 == report.class_starts.size()) {
+      text += report.class_starts.size() == 1 ? "all equal" : std::to_string(first) + " and more";
+      break;
+    }
+    const int last = report.class_starts[i + 1] - 1;
+    text += first == last ? std::to_string(first)
+                          : std::to_string(first) + " to " + std::to_string(last);
+  }
+  return text;
+}
+
+std::string Remedy(const TypeReport& report) {
+  if (!report.exact) {
+    return "NOT EXACT";
+  }
+  if (report.rule.group > 0) {
+    return "groups of " + std::to_string(report.rule.group);
+  }
+  return report.rule.pad_to == 1 ? "none needed"
+                                 : "pad to " + std::to_string(report.rule.pad_to) + " rows";
+}
+
+// ggml's CPU backend is compiled for the machine that built it; these are its paths.
+std::string GgmlInstructionSets() {
+  std::string text;
+  const auto add = [&text](int has, const char* name) {
+    if (has != 0) {
+      text += (text.empty() ? "" : " ") + std::string(name);
+    }
+  };
+  add(ggml_cpu_has_avx2(), "AVX2");
+  add(ggml_cpu_has_fma(), "FMA");
+  add(ggml_cpu_has_f16c(), "F16C");
+  add(ggml_cpu_has_avx512(), "AVX512");
+  add(ggml_cpu_has_avx512_vnni(), "AVX512-VNNI");
+  add(ggml_cpu_has_avx512_bf16(), "AVX512-BF16");
+  add(ggml_cpu_has_amx_int8(), "AMX-INT8");
+  add(ggml_cpu_has_neon(), "NEON");
+  return text.empty() ? "none" : text;
+}
+
+nlohmann::ordered_json TypeJson(const TypeReport& report) {
+  nlohmann::ordered_json object;
+  object["type"] = ggml_type_name(report.type);
+  object["matrices"] = report.matrices;
+  object["bytes"] = report.bytes.count;
+  object["class_starts"] = report.class_starts;
+  object["exact"] = report.exact;
+  object["pad_to"] = report.rule.pad_to;
+  object["group"] = report.rule.group;
+  object["costs"] = nlohmann::ordered_json::array();
+  for (const TypeReport::Cost& cost : report.costs) {
+    object["costs"].push_back({{"rows", cost.rows},
+                               {"plain_us_per_row", cost.plain_us},
+                               {"exact_us_per_row", cost.exact_us}});
+  }
+  return object;
+}
+
+void RunDoctor(const DoctorArguments& arguments) {
+  const Model model(arguments.model, arguments.threads, /*measure_costs=*/true);
+  const ModelParams& params = model.params();
+  const Bytes cache_per_token =
+      Bytes{PlainCacheBytes(params.geometry(), {}, kPageSlots).count / kPageSlots};
+  const double bandwidth = MeasureReadBandwidth(arguments.threads);
+
+  if (arguments.json) {
+    nlohmann::ordered_json object;
+    object["model"] = params.name;
+    object["architecture"] = params.architecture;
+    object["weight_bytes"] = model.weights().bytes().count;
+    object["context"] = params.context;
+    object["cache_bytes_per_token"] = cache_per_token.count;
+    object["attention_kernel"] = SelectKernel().name;
+    object["ggml_instruction_sets"] = GgmlInstructionSets();
+    object["threads"] = arguments.threads;
+    object["read_bandwidth_bytes_per_s"] = bandwidth;
+    object["weight_types"] = nlohmann::ordered_json::array();
+    for (const TypeReport& report : model.reports()) {
+      object["weight_types"].push_back(TypeJson(report));
+    }
+    std::printf("%s\n", object.dump(2).c_str());
+    return;
+  }
+
+  std::string kernels;
+  for (const AttentionKernel& kernel : AvailableKernels()) {
+    kernels += (kernels.empty() ? "" : ", ") + kernel.name;
+  }
+  std::printf(
+      "%s", FormatTable({{"model", params.name + " (" + params.architecture + ", " +
+                                       std::to_string(params.layers) + " layers, " +
+                                       std::to_string(params.heads) + " heads, " +
+                                       std::to_string(params.kv_heads) + " KV heads of " +
+                                       std::to_string(params.head_dim) + ")"},
+                         {"weights", HumanBytes(model.weights().bytes())},
+                         {"context", std::to_string(params.context) + " tokens"},
+                         {"full cache", HumanBytes(cache_per_token) + " a token (f16), " +
+                                            HumanBytes(cache_per_token *
+                                                       static_cast<std::uint64_t>(params.context)) +
+                                            " at full context"},
+                         {"attention kernel",
+                          SelectKernel().name + " (this machine runs: " + kernels + ")"},
+                         {"ggml instruction sets", GgmlInstructionSets()},
+                         {"read bandwidth", Fixed(bandwidth / 1e9, 1) + " GB/s with " +
+                                                std::to_string(arguments.threads) + " threads"}})
+                .c_str());
+
+  std::printf("\nExactness of weight products (a row's bits must not depend on other rows):\n");
+  std::vector<std::vector<std::string>> rows = {{"type", "matrices", "bytes",
+                                                 "row counts that agree", "remedy",
+                                                 "its cost at 1, 4, 26, 512 rows"}};
+  for (const TypeReport& report : model.reports()) {
+    std::string cost;
+    for (const TypeReport::Cost& each : report.costs) {
+      cost += (cost.empty() ? "" : "  ") + Fixed(each.exact_us / each.plain_us, 2) + "x";
+    }
+    rows.push_back({ggml_type_name(report.type), std::to_string(report.matrices),
+                    HumanBytes(report.bytes), Classes(report), Remedy(report), cost});
+  }
+  std::printf("%s", FormatTable(rows).c_str());
+}
+
+}  // namespace
+
+void AddDoctor(CLI::App& app) {
+  auto arguments = std::make_shared<DoctorArguments>();
+  arguments->threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  CLI::App* command = app.add_subcommand(
+      "doctor", "Show what this machine does with a model, and whether its output is exact");
+  command->add_option("-m,--model", arguments->model, "GGUF file")->required();
+  command->add_option("-t,--threads", arguments->threads, "Threads")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_flag("--json", arguments->json, "Print JSON");
+  command->footer("Example:\n  vericache doctor -m model.gguf");
+  command->callback([=] { RunDoctor(*arguments); });
+}
+
+}  // namespace vericache

@@ -1,0 +1,288 @@
+#include <algorithm>
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <thread>
+
+#include "base/error.h"
+#include "base/memory.h"
+#include "cli/commands.h"
+#include "cli/output.h"
+#include "cli/prompts.h"
+
+namespace vericache {
+namespace {
+
+std::atomic<bool> interrupted{false};
+
+struct GenerateArguments {
+  std::string model;
+  std::string prompt;
+  std::string prompt_file;
+  std::string prompts;
+  bool chat = false;
+  int max_tokens = 256;
+  std::string policy = "vericache";
+  std::string fast_memory;
+  bool json = false;
+  std::string stats_json;
+  EngineOptions engine;
+};
+
+std::vector<PromptText> GatherPrompts(const GenerateArguments& arguments, bool has_prompt) {
+  if (!arguments.prompts.empty()) {
+    return ReadPrompts(arguments.prompts);
+  }
+  PromptText prompt{.id = "0", .messages = {}, .text = {}, .max_tokens = std::nullopt};
+  prompt.text = has_prompt ? arguments.prompt : ReadText(arguments.prompt_file);
+  if (prompt.text.empty()) {
+    throw UserError("the prompt is empty");
+  }
+  return {prompt};
+}
+
+Prompt Encode(const PromptText& given, const GenerateArguments& arguments,
+              const Tokenizer& tokenizer) {
+  std::vector<ChatMessage> messages = given.messages;
+  if (messages.empty() && arguments.chat) {
+    messages.push_back({.role = "user", .content = given.text});
+  }
+  const std::string text = messages.empty() ? given.text : tokenizer.ApplyChatTemplate(messages);
+  return {.id = given.id,
+          .tokens = tokenizer.Encode(text, /*special=*/true),
+          .max_tokens = given.max_tokens.value_or(arguments.max_tokens)};
+}
+
+// Writes texts to standard output as they are verified: one request at a time, in their order, the
+// others wait their turn.
+class TextPrinter {
+ public:
+  TextPrinter(const Tokenizer& tokenizer, std::size_t requests)
+      : tokenizer_(tokenizer), requests_(requests) {}
+
+  void SetHeader(std::size_t index, std::string header) {
+    requests_[index].pending = std::move(header);
+  }
+
+  void Add(std::size_t index, std::span<const TokenId> tokens) {
+    for (const TokenId token : tokens) {
+      if (!tokenizer_.IsEnd(token)) {
+        requests_[index].pending += requests_[index].stream.Add(tokenizer_.Piece(token));
+      }
+    }
+    Flush();
+  }
+
+  void Finish(std::size_t index) {
+    requests_[index].pending += requests_[index].stream.Finish() + "\n";
+    requests_[index].finished = true;
+    Flush();
+  }
+
+ private:
+  struct State {
+    TextStream stream;
+    std::string pending;
+    bool finished = false;
+  };
+
+  void Flush() {
+    while (current_ < requests_.size()) {
+      State& state = requests_[current_];
+      std::fwrite(state.pending.data(), 1, state.pending.size(), stdout);
+      state.pending.clear();
+      if (!state.finished) {
+        break;
+      }
+      ++current_;
+    }
+    std::fflush(stdout);
+  }
+
+  const Tokenizer& tokenizer_;
+  std::vector<State> requests_;
+  std::size_t current_ = 0;
+};
+
+std::string Summary(const Result& result, const EngineOptions& options, Bytes fast_memory_peak) {
+  std::string text = std::to_string(result.prompt_tokens) + " prompt tokens at " +
+                     Fixed(result.prefill_tokens_per_s(), 1) + "/s, " +
+                     std::to_string(result.tokens.size()) + " tokens at " +
+                     Fixed(result.decode_tokens_per_s(), 1) + "/s";
+  if (result.rounds > 0) {
+    text += ", acceptance length " + Fixed(result.acceptance_length(), 1) + " of " +
+            std::to_string(options.draft_length);
+  }
+  return text + ", cache in fast memory " + HumanBytes(fast_memory_peak) +
+         " (full: " + HumanBytes(result.full_cache) + ")";
+}
+
+// Writes the whole text or nothing: into a file beside it first.
+void WriteFile(const std::string& path, const std::string& text) {
+  const std::string part = path + ".part";
+  {
+    std::ofstream file(part, std::ios::binary);
+    file << text;
+    if (!file.flush()) {
+      throw UserError(path + ": cannot be written");
+    }
+  }
+  std::filesystem::rename(part, path);
+}
+
+void RunGenerate(GenerateArguments arguments, bool has_prompt) {
+  EngineOptions& options = arguments.engine;
+  const std::optional<Policy> policy = ParsePolicy(arguments.policy);
+  if (!policy) {
+    throw UserError("unknown policy '" + arguments.policy +
+                    "'; known are full, lossy and vericache");
+  }
+  options.policy = *policy;
+  ValidateOptions(options);
+  const std::vector<PromptText> given = GatherPrompts(arguments, has_prompt);
+
+  std::signal(SIGINT, [](int) {
+    interrupted.store(true);
+    std::signal(SIGINT, SIG_DFL);  // a second one stops at once
+  });
+  const Model model(arguments.model, options.threads);
+  const Tokenizer tokenizer(arguments.model);
+  options.fast_memory =
+      arguments.fast_memory.empty() ? AvailableMemory() : ParseBytes(arguments.fast_memory);
+  options.is_end = [&tokenizer](TokenId token) { return tokenizer.IsEnd(token); };
+  for (const TypeReport& report : model.reports()) {
+    if (!report.exact) {
+      std::fprintf(stderr,
+                   "vericache: warning: %s products are not repeatable on this machine, so equal "
+                   "output is not assured\n",
+                   ggml_type_name(report.type));
+    }
+  }
+
+  ProgressBar progress;
+  TextPrinter printer(tokenizer, given.size());
+  std::vector<nlohmann::ordered_json> objects(given.size());
+  std::vector<bool> done(given.size());
+  std::size_t printed = 0;
+  Engine* running = nullptr;
+  EngineEvents events;
+  events.on_prefill = [&](int index, int filled, int total) {
+    const std::string which =
+        given.size() == 1 ? "prefill" : "prefill of " + given[static_cast<std::size_t>(index)].id;
+    progress.Show(which, filled, total);
+    if (filled == total) {
+      progress.Clear();
+    }
+  };
+  events.on_tokens = [&](int index, std::span<const TokenId> tokens) {
+    if (!arguments.json) {
+      progress.Clear();
+      printer.Add(static_cast<std::size_t>(index), tokens);
+    }
+  };
+  events.on_finish = [&](int index, const Result& result) {
+    const auto i = static_cast<std::size_t>(index);
+    progress.Clear();
+    objects[i] =
+        ToJson(result, TextOf(tokenizer, result.tokens), options, running->fast_memory_peak());
+    done[i] = true;
+    if (!arguments.json) {
+      printer.Finish(i);
+      std::fprintf(stderr, "[%s%s]\n", given.size() == 1 ? "" : (given[i].id + ": ").c_str(),
+                   Summary(result, options, running->fast_memory_peak()).c_str());
+      return;
+    }
+    for (; printed < done.size() && done[printed]; ++printed) {
+      std::printf("%s\n", objects[printed].dump().c_str());
+      std::fflush(stdout);
+    }
+  };
+
+  Engine engine(model, options, events);
+  running = &engine;
+  engine.SetStop([] { return interrupted.load(std::memory_order_relaxed); });
+  std::vector<Prompt> prompts;
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    prompts.push_back(Encode(given[i], arguments, tokenizer));
+    if (given.size() > 1) {
+      printer.SetHeader(i, "=== " + given[i].id + "\n");
+    }
+  }
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    try {
+      engine.Submit(std::move(prompts[i]));
+    } catch (const UserError& error) {
+      throw UserError(given.size() == 1 ? error.what()
+                                        : "prompt " + given[i].id + ": " + error.what());
+    }
+  }
+  while (engine.Step()) {
+  }
+  if (!arguments.stats_json.empty()) {
+    std::string text;
+    for (const auto& object : objects) {
+      text += object.dump() + "\n";
+    }
+    WriteFile(arguments.stats_json, text);
+  }
+}
+
+}  // namespace
+
+void AddGenerate(CLI::App& app) {
+  auto arguments = std::make_shared<GenerateArguments>();
+  arguments->engine.threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  CLI::App* command = app.add_subcommand("generate", "Answer one or several prompts");
+  command->add_option("-m,--model", arguments->model, "GGUF file")->required();
+  CLI::Option* prompt = command->add_option("-p,--prompt", arguments->prompt, "Prompt");
+  CLI::Option* prompt_file = command->add_option("-f,--prompt-file", arguments->prompt_file,
+                                                 "File with the prompt; -: stdin");
+  CLI::Option* prompts = command->add_option(
+      "--prompts", arguments->prompts,
+      "File with a JSON object a line: prompt or messages, optional id, max_tokens");
+  prompt->excludes(prompt_file)->excludes(prompts);
+  prompt_file->excludes(prompts);
+  command->add_flag("--chat", arguments->chat, "Put the prompt into the model's chat template");
+  command->add_option("-n,--max-tokens", arguments->max_tokens, "Tokens to emit, at most")
+      ->capture_default_str();
+  command->add_option("--policy", arguments->policy, "full, lossy or vericache")
+      ->capture_default_str();
+  command
+      ->add_option("--compressor", arguments->engine.compressor,
+                   "none, a drop method (streamingllm, snapkv), a format (kivi4, kivi2) or both "
+                   "(snapkv+kivi4)")
+      ->capture_default_str();
+  command->add_option("--keep", arguments->engine.keep, "Share of the positions to keep, in (0, 1]")
+      ->capture_default_str();
+  command->add_option("--draft-length", arguments->engine.draft_length, "Tokens drafted in a round")
+      ->capture_default_str();
+  command->add_option("--batch", arguments->engine.batch, "Prompts in flight at once")
+      ->capture_default_str();
+  command
+      ->add_option("--prefill-chunk", arguments->engine.prefill_chunk,
+                   "Prompt tokens computed in one iteration")
+      ->capture_default_str();
+  command->add_option("--fast-memory", arguments->fast_memory,
+                      "Budget for caches in fast memory, such as 512MiB (default: what is free)");
+  command->add_option("-t,--threads", arguments->engine.threads, "Threads")->capture_default_str();
+  command->add_flag("--json", arguments->json, "Print a JSON object per prompt instead of text");
+  command->add_option("--stats-json", arguments->stats_json,
+                      "Also write those JSON objects to a file, at the end");
+  command->footer(
+      "Examples:\n"
+      "  vericache generate -m model.gguf -p 'Once upon a time' -n 64\n"
+      "  vericache generate -m model.gguf --chat -f question.txt --compressor kivi4\n"
+      "  cat long.txt | vericache generate -m model.gguf -f - --compressor snapkv+kivi4 --keep "
+      "0.3\n"
+      "  vericache generate -m model.gguf --prompts prompts.jsonl --batch 4 --json > out.jsonl");
+  command->callback([=] {
+    if (prompt->empty() && prompt_file->empty() && prompts->empty()) {
+      throw UserError("no prompt: give --prompt, --prompt-file or --prompts");
+    }
+    RunGenerate(*arguments, !prompt->empty());
+  });
+}
+
+}  // namespace vericache

@@ -1,0 +1,44 @@
+#include <cstdio>
+#include <exception>
+
+#include "base/error.h"
+#include "cli/commands.h"
+#include "ggml.h"
+#include "llama.h"
+
+int main(int argc, char** argv) {
+  using namespace vericache;
+  // What the libraries have to say of an error is said by ours in one line.
+  const auto silent = [](ggml_log_level, const char*, void*) {};
+  ggml_log_set(silent, nullptr);
+  llama_log_set(silent, nullptr);
+
+  CLI::App app{
+      "vericache: LLM inference on compressed KV caches with the output of the full cache"};
+  app.require_subcommand(1);
+  AddGenerate(app);
+  AddDoctor(app);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp& help) {
+    return app.exit(help);
+  } catch (const CLI::CallForAllHelp& help) {
+    return app.exit(help);
+  } catch (const CLI::ParseError& error) {
+    std::fprintf(stderr, "vericache: %s (see vericache --help)\n", error.what());
+    return kExitUserError;
+  } catch (const UserError& error) {
+    std::fprintf(stderr, "vericache: %s\n", error.what());
+    return kExitUserError;
+  } catch (const Interrupted&) {
+    std::fprintf(stderr, "\nvericache: interrupted\n");
+    return kExitInterrupted;
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr, "vericache: out of memory\n");
+    return kExitUserError;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "vericache: %s\n", error.what());
+    return 1;
+  }
+  return 0;
+}

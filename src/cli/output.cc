@@ -1,0 +1,107 @@
+#include "cli/output.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "base/types.h"
+
+namespace vericache {
+
+std::string Fixed(double value, int digits) {
+  std::string text(64, '\0');
+  text.resize(
+      static_cast<std::size_t>(std::snprintf(text.data(), text.size(), "%.*f", digits, value)));
+  return text;
+}
+
+std::string FormatTable(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<std::size_t> widths;
+  for (const auto& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      widths[i] = std::max(widths[i], row[i].size());
+    }
+  }
+  std::string text;
+  for (const auto& row : rows) {
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      text += row[i];
+      text += i + 1 == row.size() ? "\n" : std::string(widths[i] - row[i].size() + 2, ' ');
+    }
+  }
+  return text;
+}
+
+ProgressBar::ProgressBar() : terminal_(isatty(STDERR_FILENO) != 0) {}
+
+void ProgressBar::Show(const std::string& what, int done, int total) {
+  if (!terminal_ || total <= 0) {
+    return;
+  }
+  constexpr int kWidth = 30;
+  const int filled = static_cast<int>(static_cast<std::int64_t>(kWidth) * done / total);
+  std::fprintf(stderr, "\r\033[K%s [%s%s] %d/%d", what.c_str(),
+               std::string(static_cast<std::size_t>(filled), '#').c_str(),
+               std::string(static_cast<std::size_t>(kWidth - filled), '.').c_str(), done, total);
+  std::fflush(stderr);
+  shown_ = true;
+}
+
+void ProgressBar::Clear() {
+  if (shown_) {
+    std::fprintf(stderr, "\r\033[K");
+    std::fflush(stderr);
+    shown_ = false;
+  }
+}
+
+std::string TextOf(const Tokenizer& tokenizer, const std::vector<TokenId>& tokens) {
+  TextStream stream;
+  std::string text;
+  for (const TokenId token : tokens) {
+    if (!tokenizer.IsEnd(token)) {
+      text += stream.Add(tokenizer.Piece(token));
+    }
+  }
+  return text + stream.Finish();
+}
+
+nlohmann::ordered_json ToJson(const Result& result, const std::string& text,
+                              const EngineOptions& options, Bytes fast_memory_peak) {
+  std::vector<std::int32_t> tokens;
+  for (const TokenId token : result.tokens) {
+    tokens.push_back(Raw(token));
+  }
+  std::string digest(16, '0');
+  std::snprintf(digest.data(), digest.size() + 1, "%016llx",
+                static_cast<unsigned long long>(result.logits_digest));
+  nlohmann::ordered_json object;
+  object["id"] = result.id;
+  object["text"] = text;
+  object["tokens"] = tokens;
+  object["prompt_tokens"] = result.prompt_tokens;
+  object["finish_reason"] = result.finish_reason == FinishReason::kEnd ? "stop" : "length";
+  object["policy"] = Name(options.policy);
+  if (options.policy == Policy::kFull) {
+    object["compressor"] = nullptr;
+    object["keep"] = nullptr;
+  } else {
+    object["compressor"] = options.compressor;
+    object["keep"] = MakeCompressor(options.compressor).scorer ? options.keep : 1.0;
+  }
+  object["rounds"] = result.rounds;
+  object["drafted_tokens"] = result.drafted_tokens;
+  object["accepted_tokens"] = result.accepted_tokens;
+  object["acceptance_length"] = result.acceptance_length();
+  object["prefill_tokens_per_s"] = result.prefill_tokens_per_s();
+  object["decode_tokens_per_s"] = result.decode_tokens_per_s();
+  object["full_cache_bytes"] = result.full_cache.count;
+  object["compressed_cache_bytes"] = result.compressed_cache.count;
+  object["fast_memory_peak_bytes"] = fast_memory_peak.count;
+  object["logits_digest"] = digest;
+  return object;
+}
+
+}  // namespace vericache

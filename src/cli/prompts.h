@@ -1,0 +1,28 @@
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "model/tokenizer.h"
+
+namespace vericache {
+
+// A prompt as the user gave it.
+struct PromptText {
+  std::string id;
+  std::vector<ChatMessage> messages;  // if not empty, these are the prompt
+  std::string text;
+  std::optional<int> max_tokens;
+};
+
+// The whole of a file; "-" is standard input. Throws UserError where it cannot be read.
+std::string ReadText(const std::string& path);
+
+// Reads a file with one JSON object a line: "prompt" (text) or "messages" (a list of objects with
+// "role" and "content"), and optionally "id" and "max_tokens". Empty lines are skipped. Throws
+// UserError that names file and line where one is malformed or has another field.
+std::vector<PromptText> ReadPrompts(const std::string& path);
+
+}  // namespace vericache

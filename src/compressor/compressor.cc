@@ -1,0 +1,98 @@
+#include "compressor/compressor.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "base/check.h"
+#include "base/error.h"
+
+namespace vericache {
+namespace {
+
+// Reads kept rows of the full cache, one head at a time.
+class KeptRows {
+ public:
+  KeptRows(const KvCache& full, LayerId layer, const LayerSelection& selection)
+      : full_(full), layer_(layer), selection_(selection) {}
+
+  void Read(int slot, int head, std::span<float> key, std::span<float> value) const {
+    const int position = selection_[static_cast<std::size_t>(head)][static_cast<std::size_t>(slot)];
+    full_.ReadTail(layer_, position, head, key, value);
+  }
+
+ private:
+  const KvCache& full_;
+  LayerId layer_;
+  const LayerSelection& selection_;
+};
+
+// Fills one layer of `cache`: whole groups beyond the residual are packed, the rest stays plain.
+bool FillLayer(const KeptRows& rows, int count, int packed, LayerId layer, KvCache& cache) {
+  const CacheGeometry& geometry = cache.geometry();
+  const auto dim = static_cast<std::size_t>(geometry.head_dim);
+  std::vector<float> keys(static_cast<std::size_t>(geometry.kv_heads * kGroupSlots) * dim);
+  std::vector<float> values(keys.size());
+  const auto row = [&](std::vector<float>& floats, int head, int slot) {
+    return std::span(floats).subspan(static_cast<std::size_t>(head * kGroupSlots + slot) * dim,
+                                     dim);
+  };
+  for (int first = 0; first < packed; first += kGroupSlots) {
+    for (int head = 0; head < geometry.kv_heads; ++head) {
+      for (int s = 0; s < kGroupSlots; ++s) {
+        rows.Read(first + s, head, row(keys, head, s), row(values, head, s));
+      }
+    }
+    if (!cache.AppendGroup(layer, keys, values)) {
+      return false;
+    }
+  }
+  if (!cache.ExtendLayer(layer, count - packed)) {
+    return false;
+  }
+  for (int slot = packed; slot < count; ++slot) {
+    for (int head = 0; head < geometry.kv_heads; ++head) {
+      rows.Read(slot, head, row(keys, 0, 0), row(values, 0, 0));
+      cache.Write(layer, slot - packed, head, row(keys, 0, 0), row(values, 0, 0));
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+int KeptPositions(int positions, double keep) {
+  return std::clamp(static_cast<int>(std::ceil(keep * positions)), 1, positions);
+}
+
+KvCache Compress(const Compressor& compressor, const PromptView& prompt, double keep,
+                 PagePool& pool) {
+  const CacheGeometry& geometry = prompt.full.geometry();
+  KvCache cache(pool, PageKind::kResident, geometry, prompt.full.tail_layout().format(),
+                compressor.format);
+  const int count = compressor.scorer ? KeptPositions(prompt.positions, keep) : prompt.positions;
+  const int packed =
+      compressor.format ? std::max(0, count - compressor.residual) / kGroupSlots * kGroupSlots : 0;
+  LayerSelection everything(static_cast<std::size_t>(geometry.kv_heads));
+  if (!compressor.scorer) {
+    for (std::vector<int>& head : everything) {
+      head.resize(static_cast<std::size_t>(prompt.positions));
+      std::iota(head.begin(), head.end(), 0);
+    }
+  }
+  for (int i = 0; i < geometry.layers; ++i) {
+    const LayerId layer{i};
+    const LayerSelection selection =
+        compressor.scorer ? compressor.scorer->Select(prompt, layer, count) : everything;
+    for (const std::vector<int>& head : selection) {
+      Check(head.size() == static_cast<std::size_t>(count), "every head keeps the same number");
+    }
+    if (!FillLayer(KeptRows(prompt.full, layer, selection), count, packed, layer, cache)) {
+      throw UserError("the compressed cache does not fit into fast memory (" +
+                      HumanBytes(pool.budget()) + ")");
+    }
+  }
+  return cache;
+}
+
+}  // namespace vericache

@@ -1,0 +1,105 @@
+// Requests in, tokens out: the loop that plans an iteration, runs it as one graph and hands out
+// what was verified.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "compressor/compressor.h"
+#include "engine/request.h"
+#include "model/transformer.h"
+#include "sampling/sampler.h"
+#include "scheduler/plan.h"
+
+namespace vericache {
+
+struct EngineOptions {
+  Policy policy = Policy::kVeriCache;
+  std::string compressor = "snapkv";
+  double keep = 0.2;  // share of the positions that a drop method keeps
+  int draft_length = 16;
+  int batch = 1;            // requests in flight, at most
+  int prefill_chunk = 512;  // rows of prefill in an iteration, at most
+  int threads = 1;
+  Bytes fast_memory;                    // budget for caches in fast memory
+  std::function<bool(TokenId)> is_end;  // tokens that end a text
+};
+
+// Throws UserError, naming the option, where one is out of range or the compressor unknown.
+void ValidateOptions(const EngineOptions& options);
+
+// What a caller may watch. Each may be empty. `index` counts requests in the order of submission.
+struct EngineEvents {
+  std::function<void(int index, int done, int total)> on_prefill;
+  // The request's compressed cache was made. It may be altered: nothing that is emitted depends on
+  // it, except under the policy lossy.
+  std::function<void(int index, KvCache& cache)> on_compressed;
+  // Verified tokens (under lossy: drafted ones).
+  std::function<void(int index, std::span<const TokenId> tokens)> on_tokens;
+  std::function<void(int index, const Result& result)> on_finish;
+};
+
+class Engine {
+ public:
+  // `model` must outlive it. Throws UserError for options out of range.
+  Engine(const Model& model, EngineOptions options, EngineEvents events = {});
+
+  // Queues a request; returns its index. Throws UserError, and queues nothing, where the prompt is
+  // empty or longer than the model's context, or where its caches can never fit into memory.
+  int Submit(Prompt prompt);
+
+  // Runs one iteration. False where nothing is left to do. Throws Interrupted where `stop` said so.
+  bool Step();
+
+  // Submits all prompts and runs them to their ends; results are in the order of the prompts.
+  std::vector<Result> Run(std::vector<Prompt> prompts);
+
+  // Asked often, from several threads; where it says yes, Step throws Interrupted.
+  void SetStop(std::function<bool()> stop);
+
+  // The most bytes of caches that were in fast memory at once.
+  Bytes fast_memory_peak() const { return fast_pool_.peak(); }
+
+ private:
+  void Admit();
+  void PrepareRows(const RowGroup& group, Request& request);
+  void Finish(Request& request);
+  void Emit(Request& request, TokenId token, std::span<const float> logits);
+
+  void AfterPrefill(Request& request, const RowGroup& group, std::span<const float> logits);
+  void AfterDecode(Request& request, std::span<const float> logits);
+  void AfterDraft(Request& request, std::span<const float> logits);
+  void AfterVerify(Request& request, std::span<const float> logits);
+  void MakeCompressed(Request& request);
+
+  const Model& model_;
+  EngineOptions options_;
+  EngineEvents events_;
+  Compressor compressor_;
+  KvFormat full_format_;
+  Sampler sampler_;
+  Bytes memory_limit_;  // for all caches
+  Bytes reserved_fast_;
+  Bytes reserved_all_;
+  // Full caches live in fast memory under `full`. Otherwise they live in the full store, which here
+  // is addressable memory: verifies read it in place.
+  PagePool fast_pool_;
+  PagePool store_pool_;
+  Transformer transformer_;
+  std::function<bool()> stop_;
+  std::deque<std::unique_ptr<Request>> waiting_;
+  std::vector<std::unique_ptr<Request>> active_;
+  std::vector<Result> results_;
+  int submitted_ = 0;
+
+  // The rows of the iteration under way; kept to reuse their memory.
+  std::vector<TokenId> row_tokens_;
+  std::vector<Position> row_positions_;
+  std::vector<int> row_outputs_;
+  std::vector<AttentionTask> tasks_;
+};
+
+}  // namespace vericache

@@ -1,0 +1,203 @@
+#include "kvcache/kv_cache.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace vericache {
+namespace {
+
+int PagesFor(int slots) { return (slots + kPageSlots - 1) / kPageSlots; }
+
+std::optional<PageLayout> LayoutOf(std::optional<KvFormat> format, const CacheGeometry& geometry) {
+  if (!format) {
+    return std::nullopt;
+  }
+  return PageLayout(*format, geometry);
+}
+
+}  // namespace
+
+KvCache::KvCache(PagePool& pool, PageKind kind, const CacheGeometry& geometry, KvFormat tail,
+                 std::optional<KvFormat> packed)
+    : pool_(&pool),
+      kind_(kind),
+      geometry_(geometry),
+      tail_layout_(tail, geometry),
+      packed_layout_(LayoutOf(packed, geometry)),
+      layers_(static_cast<std::size_t>(geometry.layers)) {
+  Check(!IsGrouped(tail), "rows are appended one at a time, so the tail is plain");
+}
+
+int KvCache::tail_slots(LayerId layer) const { return at(layer).tail.end - at(layer).tail.begin; }
+int KvCache::packed_slots(LayerId layer) const { return at(layer).packed.end; }
+int KvCache::slots(LayerId layer) const { return packed_slots(layer) + tail_slots(layer); }
+
+bool KvCache::Grow(Segment& segment, const PageLayout& layout, int end) {
+  const std::size_t before = segment.pages.size();
+  while (segment.pages.size() < static_cast<std::size_t>(PagesFor(end))) {
+    std::optional<Page> page = pool_->Allocate(kind_, layout.page_bytes());
+    if (!page) {
+      Shrink(segment, layout, static_cast<int>(before) * kPageSlots);
+      return false;
+    }
+    segment.addresses.push_back(page->data());
+    segment.pages.push_back(std::move(*page));
+    bytes_ += Bytes{layout.page_bytes()};
+  }
+  segment.end = std::max(segment.end, end);
+  peak_bytes_ = std::max(peak_bytes_, bytes_);
+  return true;
+}
+
+void KvCache::Shrink(Segment& segment, const PageLayout& layout, int end) {
+  while (segment.pages.size() > static_cast<std::size_t>(PagesFor(end))) {
+    segment.pages.pop_back();
+    segment.addresses.pop_back();
+    bytes_ -= Bytes{layout.page_bytes()};
+  }
+  segment.end = std::min(segment.end, end);
+}
+
+void KvCache::DropFront(Segment& segment, const PageLayout& layout, int rows) {
+  segment.begin += rows;
+  const int pages = segment.begin / kPageSlots;
+  segment.pages.erase(segment.pages.begin(), segment.pages.begin() + pages);
+  segment.addresses.erase(segment.addresses.begin(), segment.addresses.begin() + pages);
+  segment.begin -= pages * kPageSlots;
+  segment.end -= pages * kPageSlots;
+  bytes_ -= Bytes{layout.page_bytes()} * static_cast<std::uint64_t>(pages);
+}
+
+bool KvCache::ExtendLayer(LayerId layer, int rows) {
+  Segment& tail = at(layer).tail;
+  return Grow(tail, tail_layout_, tail.end + rows);
+}
+
+bool KvCache::Extend(int rows) {
+  for (int i = 0; i < geometry_.layers; ++i) {
+    if (!ExtendLayer(LayerId{i}, rows)) {
+      for (int j = 0; j < i; ++j) {
+        Segment& tail = at(LayerId{j}).tail;
+        Shrink(tail, tail_layout_, tail.end - rows);
+      }
+      return false;
+    }
+  }
+  return true;
+}
+
+void KvCache::Truncate(int rows) {
+  for (Layer& layer : layers_) {
+    Check(layer.tail.end - layer.tail.begin >= rows, "only rows of the tail can be dropped");
+    Shrink(layer.tail, tail_layout_, layer.tail.end - rows);
+  }
+}
+
+void KvCache::Write(LayerId layer, int tail_slot, int head, std::span<const float> key,
+                    std::span<const float> value) {
+  Segment& tail = at(layer).tail;
+  const int slot = tail.begin + tail_slot;
+  Check(slot < tail.end, "the slot was added before it is written");
+  WriteSlot(tail_layout_, tail.addresses[static_cast<std::size_t>(slot / kPageSlots)], head,
+            slot % kPageSlots, key, value);
+}
+
+bool KvCache::AppendTail(const KvCache& other, int rows) {
+  Check(other.tail_layout_.format() == tail_layout_.format(), "tails of the same format");
+  if (!Extend(rows)) {
+    return false;
+  }
+  std::vector<float> key(static_cast<std::size_t>(geometry_.head_dim));
+  std::vector<float> value(key.size());
+  for (int i = 0; i < geometry_.layers; ++i) {
+    const LayerId layer{i};
+    const int from = other.tail_slots(layer) - rows;
+    const int to = tail_slots(layer) - rows;
+    for (int row = 0; row < rows; ++row) {
+      for (int head = 0; head < geometry_.kv_heads; ++head) {
+        other.ReadTail(layer, from + row, head, key, value);
+        Write(layer, to + row, head, key, value);
+      }
+    }
+  }
+  return true;
+}
+
+bool KvCache::AppendGroup(LayerId layer, std::span<const float> keys,
+                          std::span<const float> values) {
+  Check(packed_layout_.has_value(), "the cache has a packed format");
+  Segment& packed = at(layer).packed;
+  const int slot = packed.end;
+  if (!Grow(packed, *packed_layout_, slot + kGroupSlots)) {
+    return false;
+  }
+  const std::size_t head_floats =
+      static_cast<std::size_t>(kGroupSlots) * static_cast<std::size_t>(geometry_.head_dim);
+  for (int head = 0; head < geometry_.kv_heads; ++head) {
+    const std::size_t at = static_cast<std::size_t>(head) * head_floats;
+    WriteGroup(*packed_layout_, packed.addresses[static_cast<std::size_t>(slot / kPageSlots)], head,
+               slot % kPageSlots, keys.subspan(at, head_floats), values.subspan(at, head_floats));
+  }
+  return true;
+}
+
+void KvCache::ReadTail(LayerId layer, int tail_slot, int head, std::span<float> key,
+                       std::span<float> value) const {
+  const Segment& tail = at(layer).tail;
+  const int slot = tail.begin + tail_slot;
+  const std::byte* page = tail.addresses[static_cast<std::size_t>(slot / kPageSlots)];
+  ReadKey(tail_layout_, page, head, slot % kPageSlots, key);
+  ReadValue(tail_layout_, page, head, slot % kPageSlots, value);
+}
+
+bool KvCache::Pack(int residual) {
+  const bool any = std::any_of(layers_.begin(), layers_.end(), [residual](const Layer& layer) {
+    return layer.tail.end - layer.tail.begin >= residual + kGroupSlots;
+  });
+  if (!packed_layout_ || !any) {
+    return true;
+  }
+  const auto dim = static_cast<std::size_t>(geometry_.head_dim);
+  std::vector<float> keys(static_cast<std::size_t>(geometry_.kv_heads * kGroupSlots) * dim);
+  std::vector<float> values(keys.size());
+  for (int i = 0; i < geometry_.layers; ++i) {
+    const LayerId layer{i};
+    while (tail_slots(layer) >= residual + kGroupSlots) {
+      for (int head = 0; head < geometry_.kv_heads; ++head) {
+        for (int s = 0; s < kGroupSlots; ++s) {
+          const std::size_t row = static_cast<std::size_t>(head * kGroupSlots + s) * dim;
+          ReadTail(layer, s, head, std::span(keys).subspan(row, dim),
+                   std::span(values).subspan(row, dim));
+        }
+      }
+      if (!AppendGroup(layer, keys, values)) {
+        return false;
+      }
+      DropFront(at(layer).tail, tail_layout_, kGroupSlots);
+    }
+  }
+  return true;
+}
+
+SegmentView KvCache::packed_view(LayerId layer) const {
+  const Segment& packed = at(layer).packed;
+  return {.layout = packed_layout_ ? &*packed_layout_ : nullptr,
+          .pages = packed.addresses,
+          .begin = packed.begin,
+          .end = packed.end};
+}
+
+SegmentView KvCache::tail_view(LayerId layer) const {
+  const Segment& tail = at(layer).tail;
+  return {.layout = &tail_layout_, .pages = tail.addresses, .begin = tail.begin, .end = tail.end};
+}
+
+Bytes PlainCacheBytes(const CacheGeometry& geometry, KvFormat format, int slots) {
+  const PageLayout layout(format, geometry);
+  return Bytes{layout.page_bytes()} * static_cast<std::uint64_t>(PagesFor(slots)) *
+         static_cast<std::uint64_t>(geometry.layers);
+}
+
+}  // namespace vericache

@@ -1,0 +1,117 @@
+// The KV cache of one request: full or compressed, the same class.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/types.h"
+#include "kvcache/format.h"
+#include "kvcache/page_pool.h"
+
+namespace vericache {
+
+// Slots [begin, end) of consecutive pages of one format: what an attention kernel reads. Slot s
+// lies in page s / kPageSlots. Valid until the cache changes.
+struct SegmentView {
+  const PageLayout* layout = nullptr;
+  std::span<std::byte* const> pages;
+  int begin = 0;
+  int end = 0;
+
+  int slots() const { return end - begin; }
+};
+
+// Per layer, `packed` slots in a grouped format (empty where the format is plain), then `tail`
+// slots in a plain one, in the order of their positions. New rows go to the tail; Pack moves the
+// oldest rows of the tail into the packed part, a group at a time.
+//
+// A full cache is a tail alone: slot number = position. In a compressed cache slot j of a head is
+// that head's j-th kept position.
+class KvCache {
+ public:
+  // `packed` is nullopt where nothing is ever quantized. `pool` must outlive the cache.
+  // Throws UserError where a format does not fit the geometry.
+  KvCache(PagePool& pool, PageKind kind, const CacheGeometry& geometry, KvFormat tail,
+          std::optional<KvFormat> packed = std::nullopt);
+
+  const CacheGeometry& geometry() const { return geometry_; }
+  const PageLayout& tail_layout() const { return tail_layout_; }
+
+  // Slots held by a layer, packed and tail together.
+  int slots(LayerId layer) const;
+
+  // Adds `rows` slots to the tail of every layer, unwritten. False, and nothing changed, where the
+  // pool has no room.
+  [[nodiscard]] bool Extend(int rows);
+
+  // Adds `rows` slots to the tail of one layer only; while a compressed cache is being made.
+  [[nodiscard]] bool ExtendLayer(LayerId layer, int rows);
+
+  // Drops the last `rows` slots of every layer; they must be in the tail.
+  void Truncate(int rows);
+
+  // Writes a head's key and value (head_dim floats each) into a tail slot; slots count from the
+  // begin of the tail. May be called for different slots from several threads.
+  void Write(LayerId layer, int tail_slot, int head, std::span<const float> key,
+             std::span<const float> value);
+
+  // Adds the last `rows` slots of the tail of `other` to the tail of this cache, in every layer,
+  // bit for bit: both tails have the same format. False where the pool has no room.
+  [[nodiscard]] bool AppendTail(const KvCache& other, int rows);
+
+  // Adds a packed group of kGroupSlots slots to a layer: keys and values are
+  // [kv_heads][kGroupSlots][head_dim]. False where the pool has no room.
+  [[nodiscard]] bool AppendGroup(LayerId layer, std::span<const float> keys,
+                                 std::span<const float> values);
+
+  // While the tail holds at least `residual` + kGroupSlots slots: moves its oldest group into the
+  // packed part. Without a packed format nothing happens. False where the pool has no room.
+  [[nodiscard]] bool Pack(int residual);
+
+  // A tail slot of a layer, dequantized; slots count from the begin of the tail.
+  void ReadTail(LayerId layer, int tail_slot, int head, std::span<float> key,
+                std::span<float> value) const;
+
+  int tail_slots(LayerId layer) const;
+  int packed_slots(LayerId layer) const;
+  SegmentView packed_view(LayerId layer) const;
+  SegmentView tail_view(LayerId layer) const;
+
+  // Bytes of all pages held now.
+  Bytes bytes() const { return bytes_; }
+  // The most that was ever held.
+  Bytes peak_bytes() const { return peak_bytes_; }
+
+ private:
+  struct Segment {
+    std::vector<Page> pages;
+    std::vector<std::byte*> addresses;
+    int begin = 0;
+    int end = 0;
+  };
+  struct Layer {
+    Segment packed;
+    Segment tail;
+  };
+
+  bool Grow(Segment& segment, const PageLayout& layout, int end);
+  void Shrink(Segment& segment, const PageLayout& layout, int end);
+  void DropFront(Segment& segment, const PageLayout& layout, int rows);
+  Layer& at(LayerId layer) { return layers_[static_cast<std::size_t>(Raw(layer))]; }
+  const Layer& at(LayerId layer) const { return layers_[static_cast<std::size_t>(Raw(layer))]; }
+
+  PagePool* pool_;
+  PageKind kind_;
+  CacheGeometry geometry_;
+  PageLayout tail_layout_;
+  std::optional<PageLayout> packed_layout_;
+  std::vector<Layer> layers_;
+  Bytes bytes_;
+  Bytes peak_bytes_;
+};
+
+// Bytes that a cache of `slots` plain slots in every layer takes.
+Bytes PlainCacheBytes(const CacheGeometry& geometry, KvFormat format, int slots);
+
+}  // namespace vericache

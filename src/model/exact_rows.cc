@@ -1,0 +1,200 @@
+#include "model/exact_rows.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <set>
+#include <span>
+#include <utility>
+
+#include "base/check.h"
+#include "ggml-cpu.h"
+#include "model/backend.h"
+
+namespace vericache {
+namespace {
+
+// Rows up to here are tried one by one: drafts, verifies and small batches.
+constexpr int kDenseCounts = 64;
+constexpr std::array<int, 7> kSparseCounts = {65, 96, 127, 128, 256, 511, 512};
+// More padding than this costs more than multiplying in groups.
+constexpr int kMaxPad = 16;
+// Output rows of a weight matrix that are tried; a column of the product depends on nothing else.
+constexpr std::int64_t kSliceRows = 256;
+
+std::vector<int> CountsTried() {
+  std::vector<int> counts;
+  for (int n = 1; n <= kDenseCounts; ++n) {
+    counts.push_back(n);
+  }
+  counts.insert(counts.end(), kSparseCounts.begin(), kSparseCounts.end());
+  return counts;
+}
+
+// Multiplies a slice of one weight matrix with the first n of a fixed set of random rows.
+class Probe {
+ public:
+  explicit Probe(ggml_tensor* weight) : weight_(weight) {
+    std::mt19937 random(1);
+    std::normal_distribution<float> normal;
+    input_.resize(static_cast<std::size_t>(weight->ne[0] * kSparseCounts.back()));
+    for (float& x : input_) {
+      x = normal(random);
+    }
+  }
+
+  std::vector<float> Run(ggml_backend_t backend, int rows, RowRule rule) {
+    return Compute(backend, rows, rule, nullptr);
+  }
+
+  // The best of several runs.
+  double Microseconds(ggml_backend_t backend, int rows, RowRule rule) {
+    double best = 0.0;
+    Compute(backend, rows, rule, &best);
+    return best;
+  }
+
+ private:
+  std::vector<float> Compute(ggml_backend_t backend, int rows, RowRule rule, double* best_us) {
+    const GgmlContext context(
+        ggml_init({.mem_size = ggml_tensor_overhead() * 32 + ggml_graph_overhead_custom(32, false),
+                   .mem_buffer = nullptr,
+                   .no_alloc = true}));
+    ggml_tensor* slice = ggml_view_2d(context.get(), weight_, weight_->ne[0],
+                                      std::min(weight_->ne[1], kSliceRows), weight_->nb[1], 0);
+    ggml_tensor* input = ggml_new_tensor_2d(context.get(), GGML_TYPE_F32, weight_->ne[0], rows);
+    ggml_tensor* product =
+        MultiplyRows(context.get(), {.weight = slice, .bias = nullptr}, input, rule);
+    ggml_cgraph* graph = ggml_new_graph_custom(context.get(), 32, false);
+    ggml_build_forward_expand(graph, product);
+    const GgmlBuffer buffer(ggml_backend_alloc_ctx_tensors(context.get(), backend));
+    ggml_backend_tensor_set(input, input_.data(), 0, ggml_nbytes(input));
+    ggml_backend_graph_compute(backend, graph);
+    for (int i = 0; best_us != nullptr && i < 5; ++i) {
+      const auto start = std::chrono::steady_clock::now();
+      ggml_backend_graph_compute(backend, graph);
+      const double us =
+          std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start)
+              .count();
+      *best_us = i == 0 ? us : std::min(*best_us, us);
+    }
+    std::vector<float> result(static_cast<std::size_t>(ggml_nelements(product)));
+    ggml_backend_tensor_get(product, result.data(), 0, ggml_nbytes(product));
+    return result;
+  }
+
+  ggml_tensor* weight_;
+  std::vector<float> input_;
+};
+
+// True where the rows that both results have are bit-equal.
+bool SameRows(const std::vector<float>& a, const std::vector<float>& b) {
+  return std::memcmp(a.data(), b.data(), std::min(a.size(), b.size()) * sizeof(float)) == 0;
+}
+
+// Merges what one matrix shows into the report of its type.
+void Examine(Probe& probe, ggml_backend_t backend, ggml_backend_t one_thread, TypeReport& report) {
+  const std::vector<int> counts = CountsTried();
+  std::vector<std::vector<float>> results;
+  results.reserve(counts.size());
+  for (const int n : counts) {
+    results.push_back(probe.Run(backend, n, {}));
+  }
+  std::set<int> starts(report.class_starts.begin(), report.class_starts.end());
+  starts.insert(1);
+  int pad_to = 1;
+  int group = counts.back();
+  for (std::size_t i = 1; i < counts.size(); ++i) {
+    if (!SameRows(results[i - 1], results[i])) {
+      starts.insert(counts[i]);
+    }
+    if (!SameRows(results[i], results[0])) {
+      group = std::min(group, counts[i] - 1);
+    }
+    if (!SameRows(results[i - 1], results.back())) {
+      pad_to = counts[i];
+    }
+  }
+  report.class_starts.assign(starts.begin(), starts.end());
+  if (pad_to <= kMaxPad && report.rule.group == 0) {
+    report.rule.pad_to = std::max(report.rule.pad_to, pad_to);
+  } else {
+    report.rule = {.pad_to = 1,
+                   .group = report.rule.group == 0 ? group : std::min(group, report.rule.group)};
+  }
+  for (const int n : {1, 7, 26, 512}) {
+    const std::vector<float> here = probe.Run(backend, n, report.rule);
+    report.exact = report.exact && SameRows(here, probe.Run(one_thread, n, report.rule)) &&
+                   SameRows(here, probe.Run(backend, 511, report.rule));
+  }
+}
+
+}  // namespace
+
+ggml_tensor* MultiplyRows(ggml_context* context, const LinearWeights& linear, ggml_tensor* rows,
+                          RowRule rule) {
+  const std::int64_t n = rows->ne[1];
+  ggml_tensor* input = rows;
+  ggml_tensor* product = nullptr;
+  if (rule.group > 0 && n > rule.group) {
+    const std::int64_t groups = (n + rule.group - 1) / rule.group;
+    if (groups * rule.group != n) {
+      input = ggml_pad(context, input, 0, static_cast<int>(groups * rule.group - n), 0, 0);
+    }
+    input = ggml_reshape_3d(context, input, rows->ne[0], rule.group, groups);
+    product = ggml_mul_mat(context, linear.weight, input);
+    product = ggml_reshape_2d(context, product, product->ne[0], groups * rule.group);
+  } else {
+    if (n < rule.pad_to) {
+      input = ggml_pad(context, input, 0, static_cast<int>(rule.pad_to - n), 0, 0);
+    }
+    product = ggml_mul_mat(context, linear.weight, input);
+  }
+  if (product->ne[1] != n) {
+    product = ggml_view_2d(context, product, product->ne[0], n, product->nb[1], 0);
+  }
+  return linear.bias == nullptr ? product : ggml_add(context, product, linear.bias);
+}
+
+std::vector<TypeReport> CheckRows(const Weights& weights, int threads, bool with_costs) {
+  const Backend backend(threads);
+  const Backend one_thread(1);
+  std::map<ggml_type, TypeReport> reports;
+  std::set<std::pair<ggml_type, std::int64_t>> examined;
+  for (ggml_tensor* matrix : weights.matrices()) {
+    TypeReport& report =
+        reports.try_emplace(matrix->type, TypeReport{.type = matrix->type}).first->second;
+    report.matrices += 1;
+    report.bytes += Bytes{ggml_nbytes(matrix)};
+    if (!examined.insert({matrix->type, matrix->ne[0]}).second) {
+      continue;
+    }
+    Probe probe(matrix);
+    Examine(probe, backend.get(), one_thread.get(), report);
+    if (with_costs && report.costs.empty()) {
+      for (const int n : {1, 4, 26, 512}) {
+        report.costs.push_back({.rows = n,
+                                .plain_us = probe.Microseconds(backend.get(), n, {}) / n,
+                                .exact_us = probe.Microseconds(backend.get(), n, report.rule) / n});
+      }
+    }
+  }
+  std::vector<TypeReport> all;
+  for (auto& [type, report] : reports) {
+    all.push_back(std::move(report));
+  }
+  return all;
+}
+
+ExactRows RulesOf(const std::vector<TypeReport>& reports) {
+  ExactRows rules;
+  for (const TypeReport& report : reports) {
+    rules[report.type] = report.rule;
+  }
+  return rules;
+}
+
+}  // namespace vericache

@@ -1,0 +1,159 @@
+#include "model/weights.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <set>
+#include <string>
+
+#include "base/error.h"
+#include "base/memory.h"
+#include "ggml-cpu.h"
+
+namespace vericache {
+namespace {
+
+// Declares tensors in a ggml context and keeps book of those that were asked for.
+class Declarer {
+ public:
+  Declarer(const GgufFile& file, ggml_context* context) : file_(file), context_(context) {}
+
+  ggml_tensor* Optional(const std::string& name, std::vector<std::int64_t> shape) {
+    const GgufFile::Tensor* tensor = file_.Find(name);
+    if (tensor == nullptr) {
+      return nullptr;
+    }
+    shape.resize(GGML_MAX_DIMS, 1);
+    if (tensor->shape != shape) {
+      Fail("tensor " + name + " has the shape " + Shape(tensor->shape) + " instead of " +
+           Shape(shape));
+    }
+    declared_.insert(name);
+    ggml_tensor* made = ggml_new_tensor(context_, tensor->type, GGML_MAX_DIMS, shape.data());
+    ggml_set_name(made, name.c_str());
+    return made;
+  }
+
+  ggml_tensor* Need(const std::string& name, std::vector<std::int64_t> shape) {
+    ggml_tensor* made = Optional(name, std::move(shape));
+    if (made == nullptr) {
+      Fail("tensor " + name + " is missing");
+    }
+    return made;
+  }
+
+  LinearWeights Linear(const std::string& name, std::int64_t in, std::int64_t out) {
+    return {.weight = Need(name + ".weight", {in, out}), .bias = Optional(name + ".bias", {out})};
+  }
+
+  void RefuseUnknown() const {
+    for (const GgufFile::Tensor& tensor : file_.tensors()) {
+      if (!declared_.contains(tensor.name)) {
+        Fail("tensor " + tensor.name + " is not known for this architecture");
+      }
+    }
+  }
+
+ private:
+  [[noreturn]] void Fail(const std::string& what) const {
+    throw UserError(file_.path().string() + ": " + what);
+  }
+  static std::string Shape(const std::vector<std::int64_t>& shape) {
+    std::string text;
+    for (std::size_t i = 0; i < 2; ++i) {
+      text += (i == 0 ? "" : " x ") + std::to_string(shape[i]);
+    }
+    return text;
+  }
+
+  const GgufFile& file_;
+  ggml_context* context_;
+  std::set<std::string> declared_;
+};
+
+void ReadTensors(const GgufFile& file, ggml_context* context) {
+  constexpr std::size_t kBlock = std::size_t{8} << 20U;
+  std::vector<char> block(kBlock);
+  std::ifstream stream(file.path(), std::ios::binary);
+  for (const GgufFile::Tensor& tensor : file.tensors()) {
+    ggml_tensor* to = ggml_get_tensor(context, tensor.name.c_str());
+    stream.seekg(static_cast<std::streamoff>(tensor.offset));
+    for (std::size_t at = 0; at < tensor.size.count; at += kBlock) {
+      const std::size_t count = std::min(kBlock, static_cast<std::size_t>(tensor.size.count) - at);
+      if (!stream.read(block.data(), static_cast<std::streamsize>(count))) {
+        throw UserError(file.path().string() + ": reading tensor " + tensor.name +
+                        " failed: " + std::strerror(errno));
+      }
+      ggml_backend_tensor_set(to, block.data(), at, count);
+    }
+  }
+}
+
+}  // namespace
+
+Weights::Weights(const GgufFile& file, const ModelParams& params) {
+  context_.reset(ggml_init({.mem_size = ggml_tensor_overhead() * (file.tensors().size() + 1),
+                            .mem_buffer = nullptr,
+                            .no_alloc = true}));
+  Declarer declare(file, context_.get());
+  const std::int64_t embedding = params.embedding;
+  const std::int64_t query = static_cast<std::int64_t>(params.heads) * params.head_dim;
+  const std::int64_t key = static_cast<std::int64_t>(params.kv_heads) * params.head_dim;
+  token_embedding_ = declare.Need("token_embd.weight", {embedding, params.vocabulary});
+  output_norm_ = declare.Need("output_norm.weight", {embedding});
+  output_ = declare.Optional("output.weight", {embedding, params.vocabulary});
+  if (output_ == nullptr) {
+    output_ = token_embedding_;
+  }
+  if (params.architecture == "llama") {
+    rope_factors_ = declare.Optional("rope_freqs.weight", {params.rope.dims / 2});
+  }
+  for (int i = 0; i < params.layers; ++i) {
+    const std::string block = "blk." + std::to_string(i) + ".";
+    LayerWeights layer;
+    layer.attention_norm = declare.Need(block + "attn_norm.weight", {embedding});
+    layer.query = declare.Linear(block + "attn_q", embedding, query);
+    layer.key = declare.Linear(block + "attn_k", embedding, key);
+    layer.value = declare.Linear(block + "attn_v", embedding, key);
+    layer.output = declare.Linear(block + "attn_output", query, embedding);
+    if (params.architecture == "qwen3") {
+      layer.query_norm = declare.Need(block + "attn_q_norm.weight", {params.head_dim});
+      layer.key_norm = declare.Need(block + "attn_k_norm.weight", {params.head_dim});
+    }
+    layer.feed_forward_norm = declare.Need(block + "ffn_norm.weight", {embedding});
+    layer.gate = declare.Linear(block + "ffn_gate", embedding, params.feed_forward);
+    layer.up = declare.Linear(block + "ffn_up", embedding, params.feed_forward);
+    layer.down = declare.Linear(block + "ffn_down", params.feed_forward, embedding);
+    layers_.push_back(layer);
+  }
+  declare.RefuseUnknown();
+
+  Bytes needed;
+  for (const GgufFile::Tensor& tensor : file.tensors()) {
+    needed += tensor.size;
+  }
+  RequireMemory(needed, "the weights of " + file.path().string());
+  buffer_.reset(
+      ggml_backend_alloc_ctx_tensors_from_buft(context_.get(), ggml_backend_cpu_buffer_type()));
+  if (!buffer_) {
+    throw UserError("no memory for the weights of " + file.path().string() + ": " +
+                    HumanBytes(needed) + " are needed");
+  }
+  ReadTensors(file, context_.get());
+}
+
+std::vector<ggml_tensor*> Weights::matrices() const {
+  std::vector<ggml_tensor*> all = {output_};
+  for (const LayerWeights& layer : layers_) {
+    for (const LinearWeights* linear : {&layer.query, &layer.key, &layer.value, &layer.output,
+                                        &layer.gate, &layer.up, &layer.down}) {
+      all.push_back(linear->weight);
+    }
+  }
+  return all;
+}
+
+Bytes Weights::bytes() const { return {ggml_backend_buffer_get_size(buffer_.get())}; }
+
+}  // namespace vericache
