@@ -75,6 +75,7 @@ void BatchAttention::Plan(LayerId layer, int threads) {
     };
     add_chunks(task.cache->packed_view(layer), false);
     const SegmentView tail = task.cache->tail_view(layer);
+    Check(tail.slots() >= task.rows, "the rows' slots were added to the tail");
     add_chunks(tail, true);
     const int chunks = static_cast<int>(chunks_.size()) - list;
     const int blocks = (task.rows + block_rows - 1) / block_rows * geometry_.kv_heads;

@@ -1,9 +1,11 @@
 #include "base/types.h"
 
 #include <array>
+#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "base/error.h"
@@ -32,16 +34,12 @@ Bytes ParseBytes(const std::string& text) {
                                                                           {"MiB", 1048576.0},
                                                                           {"GB", 1e9},
                                                                           {"GiB", 1073741824.0}}};
-  std::size_t used = 0;
   double value = -1.0;
-  try {
-    value = std::stod(text, &used);
-  } catch (const std::exception&) {
-    used = 0;
-  }
-  if (used > 0 && std::isfinite(value) && value >= 0.0) {
+  const char* const end = text.data() + text.size();
+  const auto [unit_begin, error] = std::from_chars(text.data(), end, value);
+  if (error == std::errc() && std::isfinite(value) && value >= 0.0) {
     for (const auto& [unit, factor] : kUnits) {
-      if (text.substr(used) == unit && value * factor < 1e18) {
+      if (std::string_view(unit_begin, end) == unit && value * factor < 1e18) {
         return {static_cast<std::uint64_t>(value * factor)};
       }
     }

@@ -37,14 +37,14 @@ std::vector<PromptText> GatherPrompts(const GenerateArguments& arguments, bool h
   }
   PromptText prompt{.id = "0", .messages = {}, .text = {}, .max_tokens = std::nullopt};
   prompt.text = has_prompt ? arguments.prompt : ReadText(arguments.prompt_file);
-  if (prompt.text.empty()) {
-    throw UserError("the prompt is empty");
-  }
   return {prompt};
 }
 
 Prompt Encode(const PromptText& given, const GenerateArguments& arguments,
               const Tokenizer& tokenizer) {
+  if (given.messages.empty() && given.text.empty()) {
+    throw UserError("the prompt is empty");
+  }
   std::vector<ChatMessage> messages = given.messages;
   if (messages.empty() && arguments.chat) {
     messages.push_back({.role = "user", .content = given.text});
@@ -203,16 +203,13 @@ void RunGenerate(GenerateArguments arguments, bool has_prompt) {
   Engine engine(model, options, events);
   running = &engine;
   engine.SetStop([] { return interrupted.load(std::memory_order_relaxed); });
-  std::vector<Prompt> prompts;
+  // All are looked at before the first is computed, so that a bad one leaves nothing half-written.
   for (std::size_t i = 0; i < given.size(); ++i) {
-    prompts.push_back(Encode(given[i], arguments, tokenizer));
     if (given.size() > 1) {
       printer.SetHeader(i, "=== " + given[i].id + "\n");
     }
-  }
-  for (std::size_t i = 0; i < prompts.size(); ++i) {
     try {
-      engine.Submit(std::move(prompts[i]));
+      engine.Submit(Encode(given[i], arguments, tokenizer));
     } catch (const UserError& error) {
       throw UserError(given.size() == 1 ? error.what()
                                         : "prompt " + given[i].id + ": " + error.what());

@@ -197,9 +197,9 @@ PageLayout::PageLayout(KvFormat format, const CacheGeometry& geometry)
       half_key_bytes_(HalfKeyBytes(format.keys, geometry.head_dim)),
       head_stride_(2 * half_key_bytes_ + ValueBytes(format.values, geometry.head_dim)) {
   if (IsGrouped(format) && head_dim_ % kGroupSlots != 0) {
-    throw UserError("format " + std::string(Name(format.values)) +
-                    " needs a head size that is a multiple of 32; this model has " +
-                    std::to_string(head_dim_));
+    throw UserError(
+        "format " + std::string(Name(IsGrouped(format.keys) ? format.keys : format.values)) +
+        " needs a head size that is a multiple of 32; this model has " + std::to_string(head_dim_));
   }
 }
 

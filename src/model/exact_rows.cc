@@ -19,7 +19,7 @@ namespace {
 
 // Rows up to here are tried one by one: drafts, verifies and small batches.
 constexpr int kDenseCounts = 64;
-constexpr std::array<int, 7> kSparseCounts = {65, 96, 127, 128, 256, 511, 512};
+constexpr std::array kSparseCounts = {65, 96, 127, 128, 256, 511, 512, 1024};
 // More padding than this costs more than multiplying in groups.
 constexpr int kMaxPad = 16;
 // Output rows of a weight matrix that are tried; a column of the product depends on nothing else.

@@ -22,7 +22,25 @@ std::size_t CharacterBytes(unsigned char first) {
   return first >= 0xC2 && first < 0xE0 ? 2 : 1;
 }
 
-bool IsContinuation(unsigned char byte) { return (byte & 0xC0U) == 0x80U; }
+// True where `byte` can be number `i` of the character that `first` begins: neither an overlong
+// form nor a surrogate nor beyond U+10FFFF (RFC 3629).
+bool IsContinuation(unsigned char first, std::size_t i, unsigned char byte) {
+  if (i == 1) {
+    switch (first) {
+      case 0xE0:
+        return byte >= 0xA0 && byte <= 0xBF;
+      case 0xED:
+        return byte >= 0x80 && byte <= 0x9F;
+      case 0xF0:
+        return byte >= 0x90 && byte <= 0xBF;
+      case 0xF4:
+        return byte >= 0x80 && byte <= 0x8F;
+      default:
+        break;
+    }
+  }
+  return (byte & 0xC0U) == 0x80U;
+}
 
 }  // namespace
 
@@ -109,17 +127,17 @@ std::string TextStream::Add(std::string_view piece) {
   std::string complete;
   std::size_t at = 0;
   while (at < pending_.size()) {
-    const std::size_t size = CharacterBytes(static_cast<unsigned char>(pending_[at]));
+    const auto first = static_cast<unsigned char>(pending_[at]);
+    const std::size_t size = CharacterBytes(first);
     std::size_t have = 1;
     while (have < size && at + have < pending_.size() &&
-           IsContinuation(static_cast<unsigned char>(pending_[at + have]))) {
+           IsContinuation(first, have, static_cast<unsigned char>(pending_[at + have]))) {
       ++have;
     }
     if (have < size && at + have == pending_.size()) {
       break;  // more may come
     }
-    const bool valid =
-        have == size && (size > 1 || static_cast<unsigned char>(pending_[at]) < 0x80U);
+    const bool valid = have == size && (size > 1 || first < 0x80U);
     complete += valid ? std::string_view(pending_).substr(at, size) : kReplacement;
     at += have;
   }

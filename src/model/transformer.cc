@@ -1,6 +1,8 @@
 #include "model/transformer.h"
 
 #include <algorithm>
+#include <array>
+#include <string>
 
 #include "base/check.h"
 #include "base/error.h"
@@ -176,7 +178,10 @@ std::span<const float> Transformer::Forward(const RowBatch& batch) {
   Check(batch.tokens.size() == batch.positions.size() && !batch.tokens.empty(), "rows");
   attention_.Begin(batch.tasks, static_cast<int>(batch.tokens.size()));
   const Builder builder(*this, batch);
-  Check(ggml_gallocr_alloc_graph(allocator_.get(), builder.graph()), "memory for the graph");
+  if (!ggml_gallocr_alloc_graph(allocator_.get(), builder.graph())) {
+    throw UserError("too little memory to compute " + std::to_string(batch.tokens.size()) +
+                    " rows at once; a smaller --prefill-chunk or --batch needs less");
+  }
   builder.SetInputs();
   const ggml_status status = ggml_backend_graph_compute(backend_.get(), builder.graph());
   if (status == GGML_STATUS_ABORTED) {

@@ -32,8 +32,8 @@ class Transformer {
   Transformer(const Model& model, int threads);
 
   // The logits of batch.outputs, [output][vocabulary]; valid until the next call. Appends the keys
-  // and values of all rows to their caches. Throws Interrupted where `stop` said so in between;
-  // the caches then hold unwritten slots.
+  // and values of all rows to their caches. Throws UserError where memory does not suffice, and
+  // Interrupted where `stop` said so in between; the caches then hold unwritten slots.
   std::span<const float> Forward(const RowBatch& batch);
 
   // Asked between the nodes of a graph, from ggml's threads.
