@@ -33,7 +33,8 @@ class BatchAttention {
   BatchAttention(const AttentionKernel& kernel, const CacheGeometry& geometry, int heads,
                  int threads);
 
-  // The tasks of the coming iteration; rows not covered by a task get zeros.
+  // The tasks of the coming iteration, which cover its rows from the first on, without gaps; rows
+  // after them get zeros.
   void Begin(std::span<const AttentionTask> tasks, int total_rows);
 
   // Writes the rows' keys and values, [row][kv_head][head_dim] each, into their caches, and the

@@ -206,43 +206,66 @@ HWY_NOINLINE void AccumulateHalfPage(const Values& values, const Workspace& work
   run(Tile{work.tile, head_dim});
 }
 
-// Turns the scores [low, high) of a row into exp(score - max); those outside, up to `end`, into 0.
-HWY_NOINLINE void Softmax(float* row, int low, int high, int end, float* max, float* sum) {
+// Turns the scores [low, high) of a row into exp(score - max).
+HWY_NOINLINE void Softmax(float* row, int low, int high, float* max, float* sum) {
   const DF d;
-  const float infinity = std::numeric_limits<float>::infinity();
+  const VF minus_infinity = hn::Set(d, -std::numeric_limits<float>::infinity());
   const int first = low / kLanes * kLanes;
-  const auto inside = [&](int i) HWY_ATTR {
+  // Scores outside count as -infinity, which exp turns into 0; only the vectors at the ends have
+  // any.
+  const auto scores = [&](int i) HWY_ATTR {
+    const VF score = hn::LoadU(d, row + i);
+    if (i >= low && i + kLanes <= high) {
+      return score;
+    }
     const VF index = hn::Iota(d, static_cast<float>(i));
-    return hn::And(hn::Ge(index, hn::Set(d, static_cast<float>(low))),
-                   hn::Lt(index, hn::Set(d, static_cast<float>(high))));
+    const auto inside = hn::And(hn::Ge(index, hn::Set(d, static_cast<float>(low))),
+                                hn::Lt(index, hn::Set(d, static_cast<float>(high))));
+    return hn::IfThenElse(inside, score, minus_infinity);
   };
-  VF most = hn::Set(d, -infinity);
+  VF most = minus_infinity;
   for (int i = first; i < high; i += kLanes) {
-    most = hn::Max(most, hn::IfThenElse(inside(i), hn::LoadU(d, row + i), most));
+    most = hn::Max(most, scores(i));
   }
   *max = hn::GetLane(hn::MaxOfLanes(d, most));
   VF total = hn::Zero(d);
-  int i = first;
-  for (; i < high; i += kLanes) {
-    const VF exponent = hn::Sub(hn::LoadU(d, row + i), hn::Set(d, *max));
-    const auto counts = hn::And(inside(i), hn::Ge(exponent, hn::Set(d, kMinExponent)));
+  for (int i = first; i < high; i += kLanes) {
+    const VF exponent = hn::Sub(scores(i), hn::Set(d, *max));
+    const auto counts = hn::Ge(exponent, hn::Set(d, kMinExponent));
     const VF weight = hn::IfThenElseZero(counts, hn::Exp(d, exponent));
     total = hn::Add(total, weight);
     hn::StoreU(weight, d, row + i);
   }
-  for (; i < end; i += kLanes) {
-    hn::StoreU(hn::Zero(d), d, row + i);
-  }
   *sum = hn::GetLane(hn::SumOfLanes(d, total));
 }
 
-// Calls f(half_page_begin, page) for each half page of the chunk.
+// Calls f(half_page_begin, page) for each half page of [begin, end).
 template <class F>
-HWY_INLINE void ForEachHalfPage(const ChunkInput& input, int end, const F& f) {
-  for (int slot = input.begin / kGroupSlots * kGroupSlots; slot < end; slot += kGroupSlots) {
+HWY_INLINE void ForEachHalfPage(const ChunkInput& input, int begin, int end, const F& f) {
+  for (int slot = begin / kGroupSlots * kGroupSlots; slot < end; slot += kGroupSlots) {
     f(slot, reinterpret_cast<const std::uint8_t*>(
                 input.segment.pages[static_cast<std::size_t>(slot / kPageSlots)]));
   }
+}
+
+// Adds the weighted values of slots [begin, end) to the outputs of queries [first, first +
+// queries).
+template <class Values>
+void AccumulateSlots(const ChunkInput& input, const Workspace& work, int begin, int end, int first,
+                     int queries, float* out) {
+  if (begin >= end) {
+    return;
+  }
+  const PageLayout& layout = *input.segment.layout;
+  const int head_dim = layout.head_dim();
+  const int base = input.begin / kGroupSlots * kGroupSlots;
+  ForEachHalfPage(input, begin, end, [&](int slot, const std::uint8_t* page) HWY_ATTR {
+    const Values values(layout, page + layout.ValueOffset(input.kv_head), slot % kPageSlots,
+                        work.scratch);
+    AccumulateHalfPage(values, work, head_dim, queries, std::max(0, begin - slot),
+                       std::min(kGroupSlots, end - slot),
+                       work.scores + first * kChunkSlots + (slot - base), out + first * head_dim);
+  });
 }
 
 template <class Keys, class Values>
@@ -257,9 +280,9 @@ void Attend(const ChunkInput& input, std::span<float> floats, const Partial& res
     }
   }
   const int base = input.begin / kGroupSlots * kGroupSlots;
-  const int end =
-      std::min(input.end, *std::max_element(input.visible.begin(), input.visible.end()));
-  ForEachHalfPage(input, end, [&](int slot, const std::uint8_t* page) HWY_ATTR {
+  const int end = std::clamp(*std::max_element(input.visible.begin(), input.visible.end()),
+                             input.begin, input.end);
+  ForEachHalfPage(input, input.begin, end, [&](int slot, const std::uint8_t* page) HWY_ATTR {
     const Keys keys(layout, page + layout.KeyOffset(input.kv_head, slot % kPageSlots),
                     work.scratch);
     ScoreHalfPage(keys, work, head_dim, queries, work.scores + (slot - base));
@@ -267,17 +290,20 @@ void Attend(const ChunkInput& input, std::span<float> floats, const Partial& res
   std::fill(result.out.begin(), result.out.end(), 0.0F);
   for (int q = 0; q < queries; ++q) {
     const auto i = static_cast<std::size_t>(q);
-    const int high = std::min(end, input.visible[i]);
-    Softmax(work.scores + q * kChunkSlots, input.begin - base, std::max(high, input.begin) - base,
-            std::max(end, input.begin) - base, &result.max[i], &result.sum[i]);
+    const int high = std::clamp(input.visible[i], input.begin, end);
+    Softmax(work.scores + q * kChunkSlots, input.begin - base, high - base, &result.max[i],
+            &result.sum[i]);
   }
-  ForEachHalfPage(input, end, [&](int slot, const std::uint8_t* page) HWY_ATTR {
-    const Values values(layout, page + layout.ValueOffset(input.kv_head), slot % kPageSlots,
-                        work.scratch);
-    AccumulateHalfPage(values, work, head_dim, queries, std::max(0, input.begin - slot),
-                       std::min(kGroupSlots, end - slot), work.scores + (slot - base),
-                       result.out.data());
-  });
+  // Slots that all queries see, together; those that only some see, one query at a time: a slot
+  // that a query must not see may hold an infinity, which a weight of 0 would turn into a NaN.
+  const int seen_by_all =
+      std::clamp(*std::min_element(input.visible.begin(), input.visible.end()), input.begin, end);
+  AccumulateSlots<Values>(input, work, input.begin, seen_by_all, 0, queries, result.out.data());
+  for (int q = 0; q < queries; ++q) {
+    AccumulateSlots<Values>(input, work, seen_by_all,
+                            std::min(end, input.visible[static_cast<std::size_t>(q)]), q, 1,
+                            result.out.data());
+  }
 }
 
 template <class Keys>

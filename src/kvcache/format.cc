@@ -70,8 +70,12 @@ unsigned GetCode(int bits, const std::byte* codes, int i) {
 
 // Asymmetric rounding to nearest as KIVI's quant kernels do: scale = (max - min) / (2^b - 1). The
 // codes are chosen against the 16-bit scale and minimum that are stored.
-GroupScale QuantizeGroup(int bits, const std::array<float, kGroupSlots>& numbers,
-                         std::byte* codes) {
+// Numbers beyond half precision's range count as its largest, and NaNs as 0.
+GroupScale QuantizeGroup(int bits, std::array<float, kGroupSlots> numbers, std::byte* codes) {
+  constexpr float kLargest = 65504.0F;
+  for (float& number : numbers) {
+    number = std::isnan(number) ? 0.0F : std::clamp(number, -kLargest, kLargest);
+  }
   const auto [low, high] = std::minmax_element(numbers.begin(), numbers.end());
   const auto levels = static_cast<float>((1U << static_cast<unsigned>(bits)) - 1U);
   const GroupScale stored{.scale = ggml_fp32_to_fp16((*high - *low) / levels),

@@ -1,0 +1,129 @@
+// The contract: whatever the model, compressor, draft length, batch, chunk and thread count, the
+// tokens and the logits behind them are those of full-cache decoding, bit for bit.
+#include <algorithm>
+#include <array>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "rapidcheck.h"
+#include "rapidcheck/gtest.h"
+#include "support/engine_runs.h"
+#include "support/tiny_gguf.h"
+
+namespace vericache {
+namespace {
+
+constexpr std::array<const char*, 7> kCompressors = {
+    "none", "streamingllm", "snapkv", "kivi4", "kivi2", "snapkv+kivi4", "streamingllm+kivi2"};
+
+// Uniform over [first, end) however small RapidCheck's size is; shrinks towards `first`.
+template <typename T>
+T Within(T first, T end) {
+  return *rc::gen::resize(rc::kNominalSize, rc::gen::inRange<T>(first, end));
+}
+
+TinyModel AnyModel() {
+  TinyModel model;
+  model.architecture = *rc::gen::element<std::string>("llama", "qwen2", "qwen3");
+  model.type = *rc::gen::element(GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_Q8_0,
+                                 GGML_TYPE_Q4_0, GGML_TYPE_Q4_1, GGML_TYPE_Q5_0, GGML_TYPE_Q5_1,
+                                 GGML_TYPE_IQ4_NL, GGML_TYPE_Q2_K, GGML_TYPE_Q3_K, GGML_TYPE_Q4_K,
+                                 GGML_TYPE_Q5_K, GGML_TYPE_Q6_K);
+  if (*rc::gen::arbitrary<bool>()) {
+    model.other_type = *rc::gen::element(GGML_TYPE_Q6_K, GGML_TYPE_Q8_0, GGML_TYPE_BF16);
+  }
+  model.layers = Within(1, 4);
+  // heads * head_dim and embedding stay multiples of 256, as K-quants want.
+  const int shape = Within(0, 4);
+  model.heads = std::array{4, 8, 8, 4}[static_cast<std::size_t>(shape)];
+  model.kv_heads = std::array{2, 2, 8, 1}[static_cast<std::size_t>(shape)];
+  model.head_dim = 256 / model.heads;
+  model.feed_forward = *rc::gen::element(256, 256, 256, 512);
+  model.vocabulary = *rc::gen::element(256, 333, 1000);
+  model.tied = *rc::gen::arbitrary<bool>();
+  model.rope = model.architecture == "llama"
+                   ? *rc::gen::element(TinyRope::kPlain, TinyRope::kYarn, TinyRope::kFactors)
+                   : *rc::gen::element(TinyRope::kPlain, TinyRope::kLinear);
+  return model;
+}
+
+// One token, a few, or enough for packed groups beyond KIVI's residual and for a second chunk of
+// attention.
+int AnyLength() {
+  switch (Within(0, 3)) {
+    case 0:
+      return Within(1, 40);
+    case 1:
+      return Within(150, 400);
+    default:
+      return Within(400, 700);
+  }
+}
+
+std::vector<Prompt> AnyPrompts(int vocabulary, int most_tokens) {
+  std::vector<Prompt> prompts;
+  const int count = Within(1, 6);
+  const auto seed = Within(0U, 1000U);
+  for (int i = 0; i < count; ++i) {
+    prompts.push_back(
+        {.id = std::to_string(i),
+         .tokens = RandomTokens(AnyLength(), vocabulary, seed * 8 + static_cast<unsigned>(i)),
+         .max_tokens = Within(0, 4) == 0 ? Within(1, 5) : Within(5, most_tokens + 1)});
+  }
+  return prompts;
+}
+
+RC_GTEST_PROP(LosslessProperty, EqualsFull, ()) {
+  const TinyModel tiny = AnyModel();
+  EngineOptions options;
+  options.compressor = kCompressors[Within<std::size_t>(0, kCompressors.size())];
+  options.keep = *rc::gen::element(0.02, 0.05, 0.2, 0.5, 1.0);
+  options.draft_length = *rc::gen::element(1, 2, 4, 7, 16, 40);
+  options.batch = Within(1, 6);
+  options.prefill_chunk = *rc::gen::element(1, 7, 32, 100, 512);
+  int most_tokens = 40;
+  if (Within(0, 8) == 0) {
+    // ggml's threads spin at their barriers: slow where cores are shared, so these are short.
+    options.threads = 2;
+    options.prefill_chunk = std::max(options.prefill_chunk, 100);
+    most_tokens = 12;
+  }
+  options.fast_memory = kAmple;
+  const int ends = *rc::gen::element(0, 150, 40);  // one token in so many ends a text
+  options.is_end = [ends](TokenId token) { return ends > 0 && Raw(token) % ends == ends - 1; };
+  const Model& model = LoadTiny(tiny);
+  const std::vector<Prompt> prompts = AnyPrompts(tiny.vocabulary, most_tokens);
+  const bool scarce = *rc::gen::arbitrary<bool>();
+  if (scarce) {  // just enough for any one of them: requests wait for each other
+    options.fast_memory = {};
+    for (const Prompt& prompt : prompts) {
+      options.fast_memory = std::max(options.fast_memory, FastMemoryNeed(model, options, prompt));
+    }
+  }
+
+  std::ostringstream lengths;
+  for (const Prompt& prompt : prompts) {
+    lengths << ' ' << prompt.tokens.size() << '+' << prompt.max_tokens;
+  }
+  RC_LOG() << tiny.Describe() << "\n"
+           << options.compressor << " keep " << options.keep << " draft " << options.draft_length
+           << " batch " << options.batch << " threads " << options.threads << " chunk "
+           << options.prefill_chunk << " prompts" << lengths.str() << " ends " << ends
+           << (scarce ? " scarce" : "") << "\n";
+
+  Engine engine(model, options);
+  const std::vector<Result> results = engine.Run(prompts);
+  RC_ASSERT(Difference(RunFull(model, prompts, options.is_end), results) == "");
+  RC_ASSERT(engine.fast_memory_peak() <= options.fast_memory);
+
+  const Acceptance acceptance = AcceptanceOf(results);
+  RC_TAG(options.compressor);
+  RC_CLASSIFY(acceptance.drafted > 0 && acceptance.accepted == acceptance.drafted, "all accepted");
+  RC_CLASSIFY(acceptance.accepted > 0 && acceptance.accepted < acceptance.drafted, "some accepted");
+  RC_CLASSIFY(acceptance.drafted > 0 && acceptance.accepted == 0, "none accepted");
+}
+
+}  // namespace
+}  // namespace vericache

@@ -1,0 +1,219 @@
+#include "kvcache/format.h"
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <iterator>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "ggml.h"
+#include "unit_support/random_data.h"
+
+namespace vericache {
+namespace {
+
+using testing::RandomData;
+using testing::Size;
+
+constexpr NumberFormat kPlain[] = {NumberFormat::kF32, NumberFormat::kF16, NumberFormat::kBF16};
+
+// What ggml makes of a number in a plain format.
+float Rounded(NumberFormat format, float number) {
+  switch (format) {
+    case NumberFormat::kF16:
+      return ggml_fp16_to_fp32(ggml_fp32_to_fp16(number));
+    case NumberFormat::kBF16:
+      return ggml_bf16_to_fp32(ggml_fp32_to_bf16(number));
+    default:
+      return number;
+  }
+}
+
+bool SameBits(float a, float b) { return std::memcmp(&a, &b, sizeof(a)) == 0; }
+
+CacheGeometry Geometry(int kv_heads, int head_dim) {
+  return {.layers = 1, .kv_heads = kv_heads, .head_dim = head_dim};
+}
+
+// Random finite numbers over float32's whole range, and the corner cases.
+std::vector<float> AnyFloats(RandomData& random, std::size_t count) {
+  const float corners[] = {0.0F,
+                           -0.0F,
+                           65504.0F,
+                           65520.0F,
+                           -1e30F,
+                           5.96e-8F,
+                           1e-40F,
+                           std::numeric_limits<float>::infinity(),
+                           std::numeric_limits<float>::max(),
+                           1.0F + 1.0F / 2048.0F,
+                           1.0F + 1.0F / 256.0F,
+                           1.0F + 3.0F / 256.0F};
+  std::vector<float> floats(count);
+  for (float& number : floats) {
+    number = random.Below(4) == 0 ? corners[random.Below(static_cast<int>(std::size(corners)))]
+                                  : std::ldexp(random.Normal(), random.Below(60) - 30);
+  }
+  return floats;
+}
+
+TEST(FormatName, IsTheOneOfTheCommandLine) {
+  EXPECT_EQ(Name(NumberFormat::kF32), "f32");
+  EXPECT_EQ(Name(NumberFormat::kF16), "f16");
+  EXPECT_EQ(Name(NumberFormat::kBF16), "bf16");
+  EXPECT_EQ(Name(NumberFormat::kKivi4), "kivi4");
+  EXPECT_EQ(Name(NumberFormat::kKivi2), "kivi2");
+}
+
+TEST(PageLayout, TakesTheDocumentedBits) {
+  // A KIVI group of 32 has two 16-bit numbers beside its codes: one more bit a number.
+  const struct {
+    NumberFormat format;
+    std::size_t bits;
+  } kBits[] = {{NumberFormat::kF32, 32},
+               {NumberFormat::kF16, 16},
+               {NumberFormat::kBF16, 16},
+               {NumberFormat::kKivi4, 5},
+               {NumberFormat::kKivi2, 3}};
+  for (const auto& keys : kBits) {
+    for (const auto& values : kBits) {
+      for (const int head_dim : {32, 64, 96, 128, 256}) {
+        const PageLayout layout({keys.format, values.format}, Geometry(3, head_dim));
+        EXPECT_EQ(layout.page_bytes() * 8,
+                  Size(3 * kPageSlots * head_dim) * (keys.bits + values.bits))
+            << Name(keys.format) << ' ' << Name(values.format) << ' ' << head_dim;
+      }
+    }
+  }
+}
+
+TEST(PageLayout, BlocksOfHeadsAndHalvesDoNotOverlap) {
+  for (const KvFormat format : {KvFormat{NumberFormat::kF16, NumberFormat::kF16},
+                                KvFormat{NumberFormat::kKivi4, NumberFormat::kKivi2}}) {
+    const PageLayout layout(format, Geometry(2, 64));
+    EXPECT_EQ(layout.KeyOffset(0, 0), 0U);
+    EXPECT_EQ(layout.KeyOffset(0, 31), 0U);
+    EXPECT_EQ(layout.KeyOffset(0, 32), layout.half_key_bytes());
+    EXPECT_EQ(layout.ValueOffset(0), 2 * layout.half_key_bytes());
+    EXPECT_EQ(layout.KeyOffset(1, 0), layout.page_bytes() / 2);
+  }
+}
+
+TEST(PageLayout, RefusesAGroupedFormatWhoseGroupsDoNotFill) {
+  for (const KvFormat format : {KvFormat{NumberFormat::kKivi4, NumberFormat::kKivi4},
+                                KvFormat{NumberFormat::kF16, NumberFormat::kKivi2},
+                                KvFormat{NumberFormat::kKivi2, NumberFormat::kF16}}) {
+    try {
+      const PageLayout layout(format, Geometry(1, 48));
+      FAIL() << "accepted a head size of 48";
+    } catch (const UserError& error) {
+      const std::string what = error.what();
+      EXPECT_NE(what.find("48"), std::string::npos) << what;
+      EXPECT_NE(what.find("kivi"), std::string::npos) << what;
+    }
+  }
+  EXPECT_NO_THROW(PageLayout({NumberFormat::kF16, NumberFormat::kBF16}, Geometry(1, 48)));
+}
+
+RC_GTEST_PROP(PlainFormat, ReadsWhatWasWrittenRoundedAsGgmlDoes, (std::uint32_t seed)) {
+  RandomData random(seed);
+  const KvFormat format{kPlain[random.Below(3)], kPlain[random.Below(3)]};
+  const int heads = 1 + random.Below(3);
+  const int dim = 16 * (1 + random.Below(16));
+  const PageLayout layout(format, Geometry(heads, dim));
+  std::vector<std::byte> page(layout.page_bytes());
+  // All slots of all heads, in any order: none may disturb another.
+  const std::size_t rows = Size(heads * kPageSlots);
+  const auto keys = AnyFloats(random, rows * Size(dim));
+  const auto values = AnyFloats(random, rows * Size(dim));
+  const auto row = [&](const std::vector<float>& floats, std::size_t i) {
+    return std::span(floats).subspan(i * Size(dim), Size(dim));
+  };
+  const std::size_t start = Size(random.Below(heads * kPageSlots));
+  for (std::size_t n = 0; n < rows; ++n) {
+    const std::size_t i = (start + 37 * n) % rows;
+    WriteSlot(layout, page.data(), static_cast<int>(i) / kPageSlots,
+              static_cast<int>(i) % kPageSlots, row(keys, i), row(values, i));
+  }
+  std::vector<float> out(Size(dim));
+  for (std::size_t i = 0; i < rows; ++i) {
+    const int head = static_cast<int>(i) / kPageSlots;
+    const int slot = static_cast<int>(i) % kPageSlots;
+    ReadKey(layout, page.data(), head, slot, out);
+    for (std::size_t c = 0; c < out.size(); ++c) {
+      RC_ASSERT(SameBits(out[c], Rounded(format.keys, row(keys, i)[c])));
+    }
+    ReadValue(layout, page.data(), head, slot, out);
+    for (std::size_t c = 0; c < out.size(); ++c) {
+      RC_ASSERT(SameBits(out[c], Rounded(format.values, row(values, i)[c])));
+    }
+  }
+}
+
+RC_GTEST_PROP(PlainFormat, KeepsWhatItReadBitForBit, (std::uint32_t seed)) {
+  RandomData random(seed);
+  const NumberFormat format = kPlain[random.Below(3)];
+  const PageLayout layout({format, format}, Geometry(1, 16));
+  std::vector<std::byte> page(layout.page_bytes());
+  std::vector<std::byte> copy(layout.page_bytes());
+  std::vector<float> key(16);
+  std::vector<float> value(16);
+  for (int slot = 0; slot < kPageSlots; ++slot) {
+    WriteSlot(layout, page.data(), 0, slot, AnyFloats(random, 16), AnyFloats(random, 16));
+    ReadKey(layout, page.data(), 0, slot, key);
+    ReadValue(layout, page.data(), 0, slot, value);
+    WriteSlot(layout, copy.data(), 0, slot, key, value);
+  }
+  RC_ASSERT(page == copy);
+}
+
+RC_GTEST_PROP(AnyFormat, ReadKeyHalfIsReadKeyTransposed, (std::uint32_t seed)) {
+  RandomData random(seed);
+  const NumberFormat formats[] = {NumberFormat::kF32, NumberFormat::kF16, NumberFormat::kBF16,
+                                  NumberFormat::kKivi4, NumberFormat::kKivi2};
+  const KvFormat format{formats[random.Below(5)], formats[random.Below(5)]};
+  const int dim = 32 * (1 + random.Below(8));
+  const PageLayout layout(format, Geometry(2, dim));
+  std::vector<std::byte> page(layout.page_bytes());
+  for (int head = 0; head < 2; ++head) {
+    for (const int half : {0, kGroupSlots}) {
+      WriteGroup(layout, page.data(), head, half, random.Floats(Size(kGroupSlots * dim)),
+                 random.Floats(Size(kGroupSlots * dim)));
+    }
+  }
+  const int head = random.Below(2);
+  const int slot = random.Below(kPageSlots);
+  std::vector<float> half(Size(kGroupSlots * dim));
+  ReadKeyHalf(layout, page.data(), head, slot, half);
+  std::vector<float> key(Size(dim));
+  for (int s = 0; s < kGroupSlots; ++s) {
+    ReadKey(layout, page.data(), head, slot / kGroupSlots * kGroupSlots + s, key);
+    for (int c = 0; c < dim; ++c) {
+      RC_ASSERT(SameBits(half[Size(c * kGroupSlots + s)], key[Size(c)]));
+    }
+  }
+}
+
+RC_GTEST_PROP(AnyFormat, WriteGroupOfPlainNumbersIsWriteSlot, (std::uint32_t seed)) {
+  RandomData random(seed);
+  const KvFormat format{kPlain[random.Below(3)], kPlain[random.Below(3)]};
+  const PageLayout layout(format, Geometry(1, 48));
+  const auto keys = AnyFloats(random, kGroupSlots * 48);
+  const auto values = AnyFloats(random, kGroupSlots * 48);
+  std::vector<std::byte> grouped(layout.page_bytes());
+  std::vector<std::byte> single(layout.page_bytes());
+  WriteGroup(layout, grouped.data(), 0, 32, keys, values);
+  for (int s = 0; s < kGroupSlots; ++s) {
+    WriteSlot(layout, single.data(), 0, 32 + s, std::span(keys).subspan(Size(s) * 48, 48),
+              std::span(values).subspan(Size(s) * 48, 48));
+  }
+  RC_ASSERT(grouped == single);
+}
+
+}  // namespace
+}  // namespace vericache
