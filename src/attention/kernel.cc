@@ -25,14 +25,14 @@ std::size_t WorkspaceFloats(int head_dim) {
 }
 
 const std::vector<AttentionKernel>& AvailableKernels() {
-  static const std::vector<AttentionKernel> kernels = [] {
+  static const std::vector<AttentionKernel> kKernels = [] {
     std::vector<AttentionKernel> all = {ScalarKernel()};
     for (AttentionKernel& kernel : SimdKernels()) {
       all.push_back(std::move(kernel));
     }
     return all;
   }();
-  return kernels;
+  return kKernels;
 }
 
 const AttentionKernel& SelectKernel() {

@@ -37,6 +37,7 @@ double MeasureReadBandwidth(int threads) {
     const auto start = std::chrono::steady_clock::now();
     {
       std::vector<std::jthread> readers;
+      readers.reserve(static_cast<std::size_t>(threads));
       for (int t = 0; t < threads; ++t) {
         readers.emplace_back([&, t] {
           sink +=

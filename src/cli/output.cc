@@ -71,6 +71,7 @@ std::string TextOf(const Tokenizer& tokenizer, const std::vector<TokenId>& token
 nlohmann::ordered_json ToJson(const Result& result, const std::string& text,
                               const EngineOptions& options, Bytes fast_memory_peak) {
   std::vector<std::int32_t> tokens;
+  tokens.reserve(result.tokens.size());
   for (const TokenId token : result.tokens) {
     tokens.push_back(Raw(token));
   }

@@ -166,6 +166,7 @@ bool Engine::Step() {
     return false;
   }
   std::vector<RequestView> views;
+  views.reserve(active_.size());
   for (const auto& request : active_) {
     views.push_back(request->view());
   }
@@ -298,6 +299,7 @@ void Engine::AfterVerify(Request& request, std::span<const float> logits) {
   const std::size_t rows = request.drafted.size() + 1;
   const int first_position = request.position();
   std::vector<TokenId> sampled;
+  sampled.reserve(rows);
   for (std::size_t i = 0; i < rows; ++i) {
     sampled.push_back(sampler_.Sample(logits.subspan(i * vocabulary, vocabulary),
                                       Position{first_position + static_cast<int>(i)}));

@@ -183,6 +183,7 @@ std::vector<TypeReport> CheckRows(const Weights& weights, int threads, bool with
     }
   }
   std::vector<TypeReport> all;
+  all.reserve(reports.size());
   for (auto& [type, report] : reports) {
     all.push_back(std::move(report));
   }

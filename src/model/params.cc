@@ -91,6 +91,9 @@ ModelParams ReadParams(const GgufFile& file) {
   if (reader.Get("expert_count", 0) > 0) {
     reader.Refuse("a mixture of experts is not supported");
   }
+  if (reader.Get("attention.causal", 1) == 0) {
+    reader.Refuse("attention that is not causal is not supported");
+  }
   if (reader.Get("attention.sliding_window", 0) > 0) {
     reader.Refuse("a sliding window is not supported");
   }
