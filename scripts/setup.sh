@@ -21,7 +21,7 @@ LLAMA_FLAGS=(
 
 PACKAGES=(
   build-essential cmake ninja-build ccache git python3 python3-pip
-  libcli11-dev nlohmann-json3-dev libxxhash-dev libhwy-dev
+  libcli11-dev nlohmann-json3-dev libxxhash-dev libhwy-dev liburing-dev
   libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev
   # Debian 12's plain clang-tidy and clang-format, 14, do not know all of C++20.
   clang-tidy-19 clang-format-19

@@ -23,6 +23,7 @@ BatchAttention::BatchAttention(const AttentionKernel& kernel, const CacheGeometr
       group_(heads / geometry.kv_heads),
       spaces_(Size(threads)) {
   Check(heads % geometry.kv_heads == 0 && group_ <= kMaxQueryBlock, "query heads per KV head");
+  Check(geometry.head_dim % 16 == 0, "whole vectors per head");
   for (ThreadSpace& space : spaces_) {
     space.workspace.resize(WorkspaceFloats(geometry.head_dim));
     space.queries.resize(Size(kMaxQueryBlock * geometry.head_dim));
@@ -58,7 +59,7 @@ void BatchAttention::Append(LayerId layer, const float* queries, const float* ke
   }
 }
 
-void BatchAttention::Plan(LayerId layer, int threads) {
+void BatchAttention::Plan(LayerId layer, int threads) noexcept {
   chunks_.clear();
   blocks_.clear();
   items_.clear();

@@ -93,7 +93,8 @@ class BatchAttention {
     std::vector<float> total;
   };
 
-  void Plan(LayerId layer, int threads);
+  // On one of ggml's threads, while others wait: running out of memory here ends the program.
+  void Plan(LayerId layer, int threads) noexcept;
   void Record(LayerId layer, const float* queries) const;
   void RunItem(LayerId layer, const Item& item, const float* queries, float* out,
                ThreadSpace& space);

@@ -7,6 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/memory.h"
+
 namespace vericache {
 namespace {
 
@@ -28,9 +30,11 @@ std::uint64_t Sum(const std::uint64_t* words, std::size_t count) {
 }  // namespace
 
 double MeasureReadBandwidth(int threads) {
-  constexpr std::size_t kWordsPerThread = std::size_t{16} << 20U;  // 128 MiB
+  constexpr std::size_t kWords = std::size_t{32} << 20U;  // 256 MiB in all
   constexpr int kPasses = 6;
-  const std::vector<std::uint64_t> buffer(kWordsPerThread * static_cast<std::size_t>(threads), 1);
+  const std::size_t part = kWords / static_cast<std::size_t>(threads);
+  RequireMemory({kWords * sizeof(std::uint64_t)}, "measuring the read bandwidth");
+  const std::vector<std::uint64_t> buffer(part * static_cast<std::size_t>(threads), 1);
   std::atomic<std::uint64_t> sink{0};
   double best = 0.0;
   for (int pass = 0; pass < kPasses; ++pass) {
@@ -39,10 +43,8 @@ double MeasureReadBandwidth(int threads) {
       std::vector<std::jthread> readers;
       readers.reserve(static_cast<std::size_t>(threads));
       for (int t = 0; t < threads; ++t) {
-        readers.emplace_back([&, t] {
-          sink +=
-              Sum(buffer.data() + kWordsPerThread * static_cast<std::size_t>(t), kWordsPerThread);
-        });
+        readers.emplace_back(
+            [&, t] { sink += Sum(buffer.data() + part * static_cast<std::size_t>(t), part); });
       }
     }
     const double seconds =

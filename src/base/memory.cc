@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <limits>
 
@@ -28,16 +29,44 @@ std::uint64_t SystemAvailable() {
   return kNoLimit;
 }
 
-// Control groups, version 2: memory.max is a number or "max".
-std::uint64_t GroupAvailable() {
-  std::ifstream max_file("/sys/fs/cgroup/memory.max");
-  std::ifstream current_file("/sys/fs/cgroup/memory.current");
-  std::uint64_t max = 0;
-  std::uint64_t current = 0;
-  if (!(max_file >> max) || !(current_file >> current)) {
-    return kNoLimit;
+// File pages that the kernel drops when a control group needs room: they count as used there.
+std::uint64_t DroppableFilePages(const std::filesystem::path& group) {
+  std::ifstream file(group / "memory.stat");
+  std::string key;
+  std::uint64_t value = 0;
+  std::uint64_t sum = 0;
+  while (file >> key >> value) {
+    sum += key == "active_file" || key == "inactive_file" ? value : 0;
   }
-  return max > current ? max - current : 0;
+  return sum;
+}
+
+// Control groups, version 2: this process's own and those above it. memory.max is a number or
+// "max". Inside a container /proc/self/cgroup often says "/", and the limit is at the root.
+std::uint64_t GroupAvailable() {
+  const std::filesystem::path root = "/sys/fs/cgroup";
+  std::ifstream own("/proc/self/cgroup");
+  std::string line;
+  std::filesystem::path group = root;
+  while (std::getline(own, line)) {
+    if (line.starts_with("0::/")) {
+      group = root / line.substr(4);
+    }
+  }
+  std::uint64_t available = kNoLimit;
+  for (;; group = group.parent_path()) {
+    std::ifstream max_file(group / "memory.max");
+    std::ifstream current_file(group / "memory.current");
+    std::uint64_t max = 0;
+    std::uint64_t current = 0;
+    if (max_file >> max && current_file >> current) {
+      const std::uint64_t used = current - std::min(current, DroppableFilePages(group));
+      available = std::min(available, max > used ? max - used : 0);
+    }
+    if (group == root || group == group.root_path()) {
+      return available;
+    }
+  }
 }
 
 // What `ulimit -v` leaves.

@@ -8,6 +8,10 @@ namespace vericache {
 // Exit codes of the program.
 inline constexpr int kExitUserError = 2;
 inline constexpr int kExitInterrupted = 130;
+inline constexpr int kExitRequestFailed = 1;
+
+// Thrown at the end of a run of which some requests failed, each with a message of its own.
+class RequestFailed {};
 
 void AddGenerate(CLI::App& app);
 void AddDoctor(CLI::App& app);

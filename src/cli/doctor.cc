@@ -106,7 +106,7 @@ void RunDoctor(const DoctorArguments& arguments) {
     for (const TypeReport& report : model.reports()) {
       object["weight_types"].push_back(TypeJson(report));
     }
-    std::printf("%s\n", object.dump(2).c_str());
+    WriteOut(Dump(object, 2) + "\n");
     return;
   }
 
@@ -157,7 +157,7 @@ void AddDoctor(CLI::App& app) {
       "doctor", "Show what this machine does with a model, and whether its output is exact");
   command->add_option("-m,--model", arguments->model, "GGUF file")->required();
   command->add_option("-t,--threads", arguments->threads, "Threads")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1, GGML_MAX_N_THREADS))
       ->capture_default_str();
   command->add_flag("--json", arguments->json, "Print JSON");
   command->footer("Example:\n  vericache doctor -m model.gguf");

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <csignal>
 #include <cstdio>
 #include <fstream>
@@ -25,7 +26,10 @@ struct GenerateArguments {
   bool chat = false;
   int max_tokens = 256;
   std::string policy = "vericache";
+  std::string draft_length = "16";
   std::string fast_memory;
+  std::string full_store = "memory";
+  std::string link_bandwidth;
   bool json = false;
   std::string stats_json;
   EngineOptions engine;
@@ -91,14 +95,13 @@ class TextPrinter {
   void Flush() {
     while (current_ < requests_.size()) {
       State& state = requests_[current_];
-      std::fwrite(state.pending.data(), 1, state.pending.size(), stdout);
+      WriteOut(state.pending);
       state.pending.clear();
       if (!state.finished) {
         break;
       }
       ++current_;
     }
-    std::fflush(stdout);
   }
 
   const Tokenizer& tokenizer_;
@@ -119,29 +122,81 @@ std::string Summary(const Result& result, const EngineOptions& options, Bytes fa
          " (full: " + HumanBytes(result.full_cache) + ")";
 }
 
-// Writes the whole text or nothing: into a file beside it first.
-void WriteFile(const std::string& path, const std::string& text) {
-  const std::string part = path + ".part";
-  {
-    std::ofstream file(part, std::ios::binary);
-    file << text;
-    if (!file.flush()) {
+// A file that is there as a whole or not at all: it grows beside its place, under another name.
+class WholeFile {
+ public:
+  // Throws UserError where it cannot be made, before anything is computed.
+  explicit WholeFile(const std::string& path)
+      : path_(path), part_(path + ".part"), file_(part_, std::ios::binary) {
+    if (!file_) {
       throw UserError(path + ": cannot be written");
     }
   }
-  std::filesystem::rename(part, path);
+  ~WholeFile() {
+    std::error_code ignored;
+    std::filesystem::remove(part_, ignored);
+  }
+  WholeFile(const WholeFile&) = delete;
+  WholeFile& operator=(const WholeFile&) = delete;
+
+  void Finish(const std::string& text) {
+    file_ << text;
+    std::error_code error;
+    if (file_.flush()) {
+      std::filesystem::rename(part_, path_, error);
+    }
+    if (!file_ || error) {
+      throw UserError(path_ + ": cannot be written");
+    }
+  }
+
+ private:
+  std::string path_;
+  std::string part_;
+  std::ofstream file_;
+};
+
+// "16", or "auto": adapted, and at most 32.
+void SetDraftLength(const std::string& text, EngineOptions& options) {
+  constexpr int kLongest = 32;
+  options.adaptive_draft = text == "auto";
+  if (options.adaptive_draft) {
+    options.draft_length = kLongest;
+    return;
+  }
+  const auto [end, error] =
+      std::from_chars(text.data(), text.data() + text.size(), options.draft_length);
+  if (error != std::errc() || end != text.data() + text.size()) {
+    throw UserError("--draft-length must be a number or auto, not '" + text + "'");
+  }
+}
+
+// "2GB/s" or "2GB".
+double ParseBandwidth(std::string text) {
+  if (text.ends_with("/s")) {
+    text.resize(text.size() - 2);
+  }
+  return static_cast<double>(ParseBytes(text).count);
 }
 
 void RunGenerate(GenerateArguments arguments, bool has_prompt) {
   EngineOptions& options = arguments.engine;
   const std::optional<Policy> policy = ParsePolicy(arguments.policy);
   if (!policy) {
-    throw UserError("unknown policy '" + arguments.policy +
-                    "'; known are full, lossy and vericache");
+    throw UserError("unknown policy '" + arguments.policy + "'; known are " + PolicyNames());
   }
   options.policy = *policy;
+  SetDraftLength(arguments.draft_length, options);
+  options.full_store = ParseStoreName(arguments.full_store);
+  if (!arguments.link_bandwidth.empty()) {
+    options.link_bandwidth = ParseBandwidth(arguments.link_bandwidth);
+  }
   ValidateOptions(options);
   const std::vector<PromptText> given = GatherPrompts(arguments, has_prompt);
+  std::optional<WholeFile> stats;
+  if (!arguments.stats_json.empty()) {
+    stats.emplace(arguments.stats_json);
+  }
 
   std::signal(SIGINT, [](int) {
     interrupted.store(true);
@@ -166,6 +221,7 @@ void RunGenerate(GenerateArguments arguments, bool has_prompt) {
   std::vector<nlohmann::ordered_json> objects(given.size());
   std::vector<bool> done(given.size());
   std::size_t printed = 0;
+  bool failed = false;
   Engine* running = nullptr;
   EngineEvents events;
   events.on_prefill = [&](int index, int filled, int total) {
@@ -188,15 +244,19 @@ void RunGenerate(GenerateArguments arguments, bool has_prompt) {
     objects[i] =
         ToJson(result, TextOf(tokenizer, result.tokens), options, running->fast_memory_peak());
     done[i] = true;
+    failed = failed || !result.error.empty();
     if (!arguments.json) {
       printer.Finish(i);
+      if (!result.error.empty()) {
+        std::fprintf(stderr, "vericache: prompt %s: %s\n", given[i].id.c_str(),
+                     result.error.c_str());
+      }
       std::fprintf(stderr, "[%s%s]\n", given.size() == 1 ? "" : (given[i].id + ": ").c_str(),
                    Summary(result, options, running->fast_memory_peak()).c_str());
       return;
     }
     for (; printed < done.size() && done[printed]; ++printed) {
-      std::printf("%s\n", objects[printed].dump().c_str());
-      std::fflush(stdout);
+      WriteOut(Dump(objects[printed]) + "\n");
     }
   };
 
@@ -217,12 +277,15 @@ void RunGenerate(GenerateArguments arguments, bool has_prompt) {
   }
   while (engine.Step()) {
   }
-  if (!arguments.stats_json.empty()) {
+  if (stats) {
     std::string text;
     for (const auto& object : objects) {
-      text += object.dump() + "\n";
+      text += Dump(object) + "\n";
     }
-    WriteFile(arguments.stats_json, text);
+    stats->Finish(text);
+  }
+  if (failed) {
+    throw RequestFailed();
   }
 }
 
@@ -241,11 +304,11 @@ void AddGenerate(CLI::App& app) {
       "File with a JSON object a line: prompt or messages, optional id, max_tokens");
   prompt->excludes(prompt_file)->excludes(prompts);
   prompt_file->excludes(prompts);
-  command->add_flag("--chat", arguments->chat, "Put the prompt into the model's chat template");
+  command->add_flag("--chat", arguments->chat,
+                    "Put the prompt into the model's chat template, as libllama knows it");
   command->add_option("-n,--max-tokens", arguments->max_tokens, "Tokens to emit, at most")
       ->capture_default_str();
-  command->add_option("--policy", arguments->policy, "full, lossy or vericache")
-      ->capture_default_str();
+  command->add_option("--policy", arguments->policy, PolicyNames())->capture_default_str();
   command
       ->add_option("--compressor", arguments->engine.compressor,
                    "none, a drop method (streamingllm, snapkv), a format (kivi4, kivi2) or both "
@@ -253,7 +316,9 @@ void AddGenerate(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--keep", arguments->engine.keep, "Share of the positions to keep, in (0, 1]")
       ->capture_default_str();
-  command->add_option("--draft-length", arguments->engine.draft_length, "Tokens drafted in a round")
+  command
+      ->add_option("--draft-length", arguments->draft_length,
+                   "Tokens drafted in a round; auto: as many as pay, from what was accepted")
       ->capture_default_str();
   command->add_option("--batch", arguments->engine.batch, "Prompts in flight at once")
       ->capture_default_str();
@@ -262,7 +327,18 @@ void AddGenerate(CLI::App& app) {
                    "Prompt tokens computed in one iteration")
       ->capture_default_str();
   command->add_option("--fast-memory", arguments->fast_memory,
-                      "Budget for caches in fast memory, such as 512MiB (default: what is free)");
+                      "Budget of fast memory, such as 512MiB (default: what is free)");
+  command
+      ->add_option("--weights-share", arguments->engine.weights_share,
+                   "Share of the weights that counts against --fast-memory, in [0, 1]")
+      ->capture_default_str();
+  command
+      ->add_option("--full-store", arguments->full_store,
+                   "Where full caches live while requests draft: memory, or disk:PATH")
+      ->capture_default_str();
+  command->add_option("--link-bandwidth", arguments->link_bandwidth,
+                      "Emulate a link of this speed from store to fast memory, such as 2GB/s "
+                      "(default: memory is read in place, a disk as fast as it goes)");
   command->add_option("-t,--threads", arguments->engine.threads, "Threads")->capture_default_str();
   command->add_flag("--json", arguments->json, "Print a JSON object per prompt instead of text");
   command->add_option("--stats-json", arguments->stats_json,
@@ -273,7 +349,10 @@ void AddGenerate(CLI::App& app) {
       "  vericache generate -m model.gguf --chat -f question.txt --compressor kivi4\n"
       "  cat long.txt | vericache generate -m model.gguf -f - --compressor snapkv+kivi4 --keep "
       "0.3\n"
-      "  vericache generate -m model.gguf --prompts prompts.jsonl --batch 4 --json > out.jsonl");
+      "  vericache generate -m model.gguf --prompts prompts.jsonl --batch 4 --json > out.jsonl\n"
+      "  vericache generate -m model.gguf --prompts prompts.jsonl --batch 8 --fast-memory 512MiB "
+      "\\\n"
+      "      --full-store disk:/var/tmp/vericache");
   command->callback([=] {
     if (prompt->empty() && prompt_file->empty() && prompts->empty()) {
       throw UserError("no prompt: give --prompt, --prompt-file or --prompts");

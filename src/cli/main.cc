@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 
@@ -18,6 +19,13 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   AddGenerate(app);
   AddDoctor(app);
+  const auto commands = app.get_subcommands([](const CLI::App*) { return true; });
+  if (argc > 1 && argv[1][0] != '-' &&
+      std::none_of(commands.begin(), commands.end(),
+                   [&](const CLI::App* command) { return command->get_name() == argv[1]; })) {
+    std::fprintf(stderr, "vericache: unknown command '%s' (see vericache --help)\n", argv[1]);
+    return kExitUserError;
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp& help) {
@@ -30,6 +38,8 @@ int main(int argc, char** argv) {
   } catch (const UserError& error) {
     std::fprintf(stderr, "vericache: %s\n", error.what());
     return kExitUserError;
+  } catch (const RequestFailed&) {
+    return kExitRequestFailed;
   } catch (const Interrupted&) {
     std::fprintf(stderr, "\nvericache: interrupted\n");
     return kExitInterrupted;

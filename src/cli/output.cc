@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "base/error.h"
 #include "base/types.h"
 
 namespace vericache {
@@ -15,6 +16,22 @@ std::string Fixed(double value, int digits) {
       static_cast<std::size_t>(std::snprintf(text.data(), text.size(), "%.*f", digits, value)));
   return text;
 }
+
+namespace {
+
+std::string_view Name(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kEnd:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kError:
+      return "error";
+  }
+  return "?";
+}
+
+}  // namespace
 
 std::string FormatTable(const std::vector<std::vector<std::string>>& rows) {
   std::vector<std::size_t> widths;
@@ -68,6 +85,16 @@ std::string TextOf(const Tokenizer& tokenizer, const std::vector<TokenId>& token
   return text + stream.Finish();
 }
 
+std::string Dump(const nlohmann::ordered_json& object, int indent) {
+  return object.dump(indent, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+void WriteOut(const std::string& text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
+    throw UserError("standard output cannot be written: is the disk full, or its reader gone?");
+  }
+}
+
 nlohmann::ordered_json ToJson(const Result& result, const std::string& text,
                               const EngineOptions& options, Bytes fast_memory_peak) {
   std::vector<std::int32_t> tokens;
@@ -83,7 +110,10 @@ nlohmann::ordered_json ToJson(const Result& result, const std::string& text,
   object["text"] = text;
   object["tokens"] = tokens;
   object["prompt_tokens"] = result.prompt_tokens;
-  object["finish_reason"] = result.finish_reason == FinishReason::kEnd ? "stop" : "length";
+  object["finish_reason"] = Name(result.finish_reason);
+  if (!result.error.empty()) {
+    object["error"] = result.error;
+  }
   object["policy"] = Name(options.policy);
   if (options.policy == Policy::kFull) {
     object["compressor"] = nullptr;
@@ -95,6 +125,7 @@ nlohmann::ordered_json ToJson(const Result& result, const std::string& text,
   object["rounds"] = result.rounds;
   object["drafted_tokens"] = result.drafted_tokens;
   object["accepted_tokens"] = result.accepted_tokens;
+  object["reloads"] = result.reloads;
   object["acceptance_length"] = result.acceptance_length();
   object["prefill_tokens_per_s"] = result.prefill_tokens_per_s();
   object["decode_tokens_per_s"] = result.decode_tokens_per_s();

@@ -30,6 +30,12 @@ class ProgressBar {
 // The text of emitted tokens, without the token that ended it.
 std::string TextOf(const Tokenizer& tokenizer, const std::vector<TokenId>& tokens);
 
+// JSON as text, with what is not UTF-8 replaced.
+std::string Dump(const nlohmann::ordered_json& object, int indent = -1);
+
+// Writes all of `text` to standard output at once. Throws UserError where it cannot.
+void WriteOut(const std::string& text);
+
 // A result as `generate --json` prints it.
 nlohmann::ordered_json ToJson(const Result& result, const std::string& text,
                               const EngineOptions& options, Bytes fast_memory_peak);

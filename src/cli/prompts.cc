@@ -64,12 +64,14 @@ std::string ReadText(const std::string& path) {
   if (path == "-") {
     return {std::istreambuf_iterator<char>(std::cin), {}};
   }
-  if (std::filesystem::is_directory(path)) {
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) {
     throw UserError(path + ": is a folder, not a file");
   }
   std::ifstream file(path, std::ios::binary);
   if (!file) {
-    throw UserError(path + (std::filesystem::exists(path) ? ": cannot be read" : ": no such file"));
+    const bool missing = !std::filesystem::exists(path, error) && !error;
+    throw UserError(path + (missing ? ": no such file" : ": cannot be read"));
   }
   return {std::istreambuf_iterator<char>(file), {}};
 }

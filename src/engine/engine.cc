@@ -9,10 +9,14 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "engine/memory_plan.h"
+#include "ggml.h"
 #include "sampling/acceptance.h"
 
 namespace vericache {
 namespace {
+
+// Longer drafts are never all accepted.
+constexpr int kMaxDraftLength = 1024;
 
 double Seconds(Request::Clock::time_point from, Request::Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
@@ -24,8 +28,8 @@ void ValidateOptions(const EngineOptions& options) {
   if (!(options.keep > 0.0 && options.keep <= 1.0)) {
     throw UserError("--keep must be above 0 and at most 1");
   }
-  if (options.draft_length < 1) {
-    throw UserError("--draft-length must be at least 1");
+  if (options.draft_length < 1 || options.draft_length > kMaxDraftLength) {
+    throw UserError("--draft-length must be from 1 to " + std::to_string(kMaxDraftLength));
   }
   if (options.batch < 1) {
     throw UserError("--batch must be at least 1");
@@ -33,22 +37,91 @@ void ValidateOptions(const EngineOptions& options) {
   if (options.prefill_chunk < 1) {
     throw UserError("--prefill-chunk must be at least 1");
   }
-  if (options.threads < 1) {
-    throw UserError("--threads must be at least 1");
+  if (options.link_bandwidth && !(*options.link_bandwidth > 0.0)) {
+    throw UserError("--link-bandwidth must be above 0");
+  }
+  if (!(options.weights_share >= 0.0 && options.weights_share <= 1.0)) {
+    throw UserError("--weights-share must be in [0, 1]");
+  }
+  if (options.threads < 1 || options.threads > GGML_MAX_N_THREADS) {
+    throw UserError("--threads must be from 1 to " + std::to_string(GGML_MAX_N_THREADS));
   }
   MakeCompressor(options.compressor);
 }
 
+namespace {
+
+// What the budget leaves for caches.
+Bytes CacheRoom(const Model& model, const EngineOptions& options) {
+  const Bytes weights{static_cast<std::uint64_t>(
+      options.weights_share * static_cast<double>(model.weights().bytes().count))};
+  if (weights > options.fast_memory) {
+    throw UserError("too little fast memory: the weights' share is " + HumanBytes(weights) +
+                    ", the budget " + HumanBytes(options.fast_memory));
+  }
+  return options.fast_memory - weights;
+}
+
+// The machine's memory without what an iteration works in. Throws UserError where that alone is
+// too much.
+Bytes MemoryForCaches(Transformer& transformer, const EngineOptions& options) {
+  // A batch need not verify at once, but it may.
+  const int context = transformer.model().params().context;
+  const std::int64_t verified =
+      std::int64_t{options.batch} * (std::min(LongestDraft(options), context) + 1);
+  const int outputs = static_cast<int>(
+      std::min<std::int64_t>(Verifies(options.policy) ? verified : options.batch, 1 << 16));
+  const int prefilled = std::min(options.prefill_chunk, context);
+  const Bytes work = transformer.WorkBytes(prefilled + outputs, outputs);
+  const Bytes available = AvailableMemory();
+  if (work > available) {
+    throw UserError(
+        "too little memory for an iteration: " + HumanBytes(work) + " are needed, " +
+        HumanBytes(available) +
+        " are available; a smaller --batch, --prefill-chunk or --draft-length needs less");
+  }
+  return available - work;
+}
+
+GroupShape GroupOf(const Model& model, KvFormat format) {
+  const CacheGeometry geometry = model.params().geometry();
+  return {.layers = geometry.layers, .page_bytes = PageLayout(format, geometry).page_bytes()};
+}
+
+SchedulerOptions SchedulerOptionsOf(const Model& model, const EngineOptions& options,
+                                    KvFormat format, Bytes memory) {
+  SchedulerOptions to{.policy = options.policy,
+                      .draft_length = options.draft_length,
+                      .adaptive = options.adaptive_draft,
+                      .batch = options.batch,
+                      .prefill_chunk = options.prefill_chunk,
+                      .room = CacheRoom(model, options),
+                      .memory = memory,
+                      .reloads = Reloads(options),
+                      .group = {GroupOf(model, format).bytes()},
+                      .group_slots = kPageSlots};
+  if (options.link_bandwidth) {
+    to.link_bandwidth = *options.link_bandwidth;
+  }
+  return to;
+}
+
+}  // namespace
+
 Engine::Engine(const Model& model, EngineOptions options, EngineEvents events)
     : model_(model),
-      options_(std::move(options)),
+      options_((ValidateOptions(options), std::move(options))),
       events_(std::move(events)),
       compressor_(MakeCompressor(options_.compressor)),
-      memory_limit_(AvailableMemory()),
-      fast_pool_(options_.fast_memory),
+      transformer_(model, options_.threads),
+      memory_limit_(MemoryForCaches(transformer_, options_)),
+      fast_pool_(CacheRoom(model, options_)),
       store_pool_({std::numeric_limits<std::uint64_t>::max()}),
-      transformer_(model, options_.threads) {
-  ValidateOptions(options_);
+      scheduler_(SchedulerOptionsOf(model, options_, full_format_, memory_limit_)) {
+  if (Reloads(options_) && Verifies(options_.policy)) {
+    moves_ = std::make_unique<FullCaches>(options_.full_store, options_.link_bandwidth,
+                                          GroupOf(model, full_format_));
+  }
 }
 
 void Engine::SetStop(std::function<bool()> stop) {
@@ -73,52 +146,95 @@ int Engine::Submit(Prompt prompt) {
   prompt.max_tokens = std::min(prompt.max_tokens, context - size + 1);
 
   auto request = std::make_unique<Request>();
-  const CacheNeed need = PlanCaches(model_.params().geometry(), full_format_, options_, compressor_,
-                                    size, prompt.max_tokens);
-  if (need.fast > options_.fast_memory) {
+  const CacheNeed caches = PlanCaches(model_.params().geometry(), full_format_, options_,
+                                      compressor_, size, prompt.max_tokens);
+  RequestNeed need{.prompt_tokens = size,
+                   .max_tokens = prompt.max_tokens,
+                   .resident = caches.fast,
+                   .memory = caches.fast + caches.store};
+  const Bytes fast = scheduler_.NeededRoom(need);
+  if (fast > fast_pool_.budget()) {
     throw UserError("too little fast memory: a prompt of " + std::to_string(size) +
-                    " tokens needs " + HumanBytes(need.fast) + ", the budget is " +
-                    HumanBytes(options_.fast_memory));
+                    " tokens needs " + HumanBytes(fast) + ", the budget leaves " +
+                    HumanBytes(fast_pool_.budget()));
   }
-  if (need.fast + need.store > memory_limit_) {
+  if (fast + caches.store > memory_limit_) {
     throw UserError("too little memory for the caches of a prompt of " + std::to_string(size) +
-                    " tokens: " + HumanBytes(need.fast + need.store) + " are needed, " +
+                    " tokens: " + HumanBytes(fast + caches.store) + " are needed, " +
                     HumanBytes(memory_limit_) + " are available");
   }
   request->index = submitted_++;
-  request->reserved_fast = need.fast;
-  request->reserved_store = need.store;
   request->result.id = prompt.id;
   request->result.prompt_tokens = size;
   request->prompt = std::move(prompt);
   results_.emplace_back();
-  waiting_.push_back(std::move(request));
-  return waiting_.back()->index;
+  const int index = request->index;
+  requests_.emplace(index, std::move(request));
+  scheduler_.Submit(index, need);
+  return index;
 }
 
-void Engine::Admit() {
-  while (!waiting_.empty() && static_cast<int>(active_.size()) < options_.batch) {
-    Request& request = *waiting_.front();
-    const Bytes all = request.reserved_fast + request.reserved_store;
-    if (reserved_fast_ + request.reserved_fast > options_.fast_memory ||
-        reserved_all_ + all > memory_limit_) {
-      return;  // in order: nobody overtakes
-    }
-    reserved_fast_ += request.reserved_fast;
-    reserved_all_ += all;
-    const ModelParams& params = model_.params();
-    PagePool& pool = options_.policy == Policy::kFull ? fast_pool_ : store_pool_;
-    request.full.emplace(pool, PageKind::kResident, params.geometry(), full_format_);
-    if (options_.policy != Policy::kFull && compressor_.scorer &&
-        compressor_.scorer->query_window() > 0) {
-      const int window = std::min(compressor_.scorer->query_window(), request.prompt_size());
-      request.tap = std::make_unique<QueryTap>(params.layers, params.heads, params.head_dim,
-                                               Position{request.prompt_size() - window}, window);
-    }
-    request.started = Request::Clock::now();
-    active_.push_back(std::move(waiting_.front()));
-    waiting_.pop_front();
+void Engine::Begin(Request& request) {
+  const ModelParams& params = model_.params();
+  const bool stays = options_.policy == Policy::kFull;
+  PagePool& pool = stays || Reloads(options_) ? fast_pool_ : store_pool_;
+  request.full.emplace(pool, stays ? PageKind::kResident : PageKind::kTransient, params.geometry(),
+                       full_format_);
+  if (!stays && compressor_.scorer && compressor_.scorer->query_window() > 0) {
+    const int window = std::min(compressor_.scorer->query_window(), request.prompt_size());
+    request.tap = std::make_unique<QueryTap>(params.layers, params.heads, params.head_dim,
+                                             Position{request.prompt_size() - window}, window);
   }
+  request.started = Request::Clock::now();
+}
+
+void Engine::CollectMoves() {
+  if (!moves_) {
+    return;
+  }
+  std::vector<int> failed;
+  for (const auto& [index, request] : requests_) {
+    const std::optional<Move> move = moves_->Ended(*request);
+    if (!move) {
+      continue;
+    }
+    switch (move->kind) {
+      case Move::Kind::kSaved:
+        if (request->full && !request->saved) {  // all of it, after the prefill
+          request->full.reset();
+          scheduler_.Stored(index);
+        }
+        request->saved = true;
+        break;
+      case Move::Kind::kReloaded:
+        scheduler_.Reloaded(index, move->bytes, move->seconds);
+        break;
+      case Move::Kind::kFailed:
+        request->result.error = move->error;
+        failed.push_back(index);
+        break;
+    }
+  }
+  for (const int index : failed) {
+    Fail(*requests_.at(index));
+  }
+  std::erase_if(leaving_, [this](const std::unique_ptr<Request>& request) {
+    while (moves_->Ended(*request)) {
+    }
+    if (request->save || request->reload) {
+      return false;
+    }
+    request->full.reset();
+    scheduler_.Finish(request->index);
+    return true;
+  });
+}
+
+void Engine::StartReload(Request& request) {
+  request.full.emplace(fast_pool_, PageKind::kTransient, model_.params().geometry(), full_format_);
+  Check(request.full->ExtendForLoad(request.full_slots()), "the scheduler keeps room for it");
+  ++request.result.reloads;
+  moves_->Reload(request, request.full_slots());
 }
 
 void Engine::PrepareRows(const RowGroup& group, Request& request) {
@@ -161,25 +277,37 @@ bool Engine::Step() {
   if (stop_ && stop_()) {
     throw Interrupted();
   }
-  Admit();
-  if (active_.empty()) {
-    return false;
+  CollectMoves();
+  const IterationPlan& plan = scheduler_.Plan();
+  for (const int index : plan.admit) {
+    Begin(*requests_.at(index));
   }
-  std::vector<RequestView> views;
-  views.reserve(active_.size());
-  for (const auto& request : active_) {
-    views.push_back(request->view());
+  for (const int index : plan.reload) {
+    StartReload(*requests_.at(index));
   }
-  const std::vector<RowGroup> plan =
-      PlanIteration(options_.policy, views, options_.draft_length, options_.prefill_chunk);
+  if (plan.rows.empty()) {
+    if (requests_.empty() && leaving_.empty()) {
+      return false;
+    }
+    if (moves_) {
+      moves_->link().WaitForOne(stop_);
+    }
+    scheduler_.EndIteration(std::nullopt);
+    return true;
+  }
+  Compute(plan.rows);
+  return !requests_.empty() || !leaving_.empty();
+}
 
+void Engine::Compute(std::span<const RowGroup> plan) {
+  const Request::Clock::time_point start = Request::Clock::now();
   row_tokens_.clear();
   row_positions_.clear();
   row_outputs_.clear();
   tasks_.clear();
   bool exact = false;
   for (const RowGroup& group : plan) {
-    PrepareRows(group, *active_[static_cast<std::size_t>(group.request)]);
+    PrepareRows(group, *requests_.at(group.request));
     exact = exact || group.kind != RowGroup::Kind::kDraft;
   }
   std::span<const float> logits = transformer_.Forward({.tokens = row_tokens_,
@@ -189,7 +317,7 @@ bool Engine::Step() {
                                                         .exact = exact});
   const auto vocabulary = static_cast<std::size_t>(model_.params().vocabulary);
   for (const RowGroup& group : plan) {
-    Request& request = *active_[static_cast<std::size_t>(group.request)];
+    Request& request = *requests_.at(group.request);
     const bool prefill = group.kind == RowGroup::Kind::kPrefill;
     const bool ends = prefill && request.prefilled + group.rows == request.prompt_size();
     const std::size_t outputs = prefill ? (ends ? 1 : 0) : static_cast<std::size_t>(group.rows);
@@ -210,8 +338,8 @@ bool Engine::Step() {
         break;
     }
   }
-  std::erase_if(active_, [](const auto& request) { return request->finished; });
-  return !active_.empty() || !waiting_.empty();
+  std::erase_if(requests_, [](const auto& each) { return each.second->finished; });
+  scheduler_.EndIteration(Seconds(start, Request::Clock::now()));
 }
 
 void Engine::Emit(Request& request, TokenId token, std::span<const float> logits) {
@@ -229,6 +357,7 @@ void Engine::AfterPrefill(Request& request, const RowGroup& group, std::span<con
   if (events_.on_prefill) {
     events_.on_prefill(request.index, request.prefilled, request.prompt_size());
   }
+  scheduler_.Prefilled(request.index, group.rows);
   if (request.prefilled < request.prompt_size()) {
     return;
   }
@@ -255,9 +384,14 @@ void Engine::MakeCompressed(Request& request) {
                                        .heads = model_.params().heads},
                                       options_.keep, fast_pool_));
   request.tap.reset();
-  if (options_.policy == Policy::kLossy) {
-    request.result.full_cache = request.full->peak_bytes();
+  request.result.full_cache = request.full->peak_bytes();
+  if (moves_) {
+    moves_->SaveAll(request);
+  } else if (options_.policy == Policy::kLossy) {
     request.full.reset();
+    if (Reloads(options_)) {
+      scheduler_.Stored(request.index);
+    }
   }
   if (events_.on_compressed) {
     events_.on_compressed(request.index, *request.compressed);
@@ -267,6 +401,7 @@ void Engine::MakeCompressed(Request& request) {
 void Engine::AfterDecode(Request& request, std::span<const float> logits) {
   const TokenId token = sampler_.Sample(logits, Position{request.position()});
   Emit(request, token, logits);
+  scheduler_.Decoded(request.index);
   if (events_.on_tokens) {
     events_.on_tokens(request.index, std::span(&token, 1));
   }
@@ -281,6 +416,7 @@ void Engine::AfterDraft(Request& request, std::span<const float> logits) {
   request.result.drafted_tokens += 1;
   if (options_.policy == Policy::kLossy) {
     Emit(request, token, logits);
+    scheduler_.Decoded(request.index);
     Check(request.compressed->Pack(compressor_.residual), "memory was reserved at admission");
     if (events_.on_tokens) {
       events_.on_tokens(request.index, std::span(&token, 1));
@@ -291,7 +427,7 @@ void Engine::AfterDraft(Request& request, std::span<const float> logits) {
     return;
   }
   request.drafted.push_back(token);
-  request.draft_ended = options_.is_end && options_.is_end(token);
+  scheduler_.Drafted(request.index, options_.is_end && options_.is_end(token));
 }
 
 void Engine::AfterVerify(Request& request, std::span<const float> logits) {
@@ -318,11 +454,16 @@ void Engine::AfterVerify(Request& request, std::span<const float> logits) {
   request.full->Truncate(static_cast<int>(rows) - kept);
   request.compressed->Truncate(static_cast<int>(request.drafted.size()));
   request.drafted.clear();
-  request.draft_ended = false;
+  request.result.full_cache = std::max(request.result.full_cache, request.full->peak_bytes());
+  scheduler_.Verified(request.index, static_cast<int>(accepted));
   if (!request.finished) {
     Check(request.compressed->AppendTail(*request.full, kept) &&
               request.compressed->Pack(compressor_.residual),
           "memory was reserved at admission");
+    if (moves_) {
+      moves_->SaveRows(request, first_position, request.full_slots());
+      request.full.reset();
+    }
   }
   if (events_.on_tokens) {
     events_.on_tokens(request.index, std::span(request.result.tokens).subspan(before));
@@ -332,20 +473,38 @@ void Engine::AfterVerify(Request& request, std::span<const float> logits) {
   }
 }
 
+// The request is over, but the link may still be at its pages.
+void Engine::Fail(Request& request) {
+  for (const auto& transfer : {request.save, request.reload}) {
+    if (transfer) {
+      transfer->Cancel();
+    }
+  }
+  request.result.finish_reason = FinishReason::kError;
+  request.compressed.reset();
+  Report(request);
+  const auto place = requests_.find(request.index);
+  leaving_.push_back(std::move(place->second));
+  requests_.erase(place);
+}
+
 void Engine::Finish(Request& request) {
+  Report(request);
+  request.full.reset();
+  request.compressed.reset();
+  scheduler_.Finish(request.index);
+}
+
+void Engine::Report(Request& request) {
   Result& result = request.result;
   result.decode_s = Seconds(request.decoding_since, Request::Clock::now());
   result.logits_digest = request.digest.value();
   if (request.full) {
-    result.full_cache = request.full->peak_bytes();
+    result.full_cache = std::max(result.full_cache, request.full->peak_bytes());
   }
   if (request.compressed) {
     result.compressed_cache = request.compressed->peak_bytes();
   }
-  request.full.reset();
-  request.compressed.reset();
-  reserved_fast_ -= request.reserved_fast;
-  reserved_all_ -= request.reserved_fast + request.reserved_store;
   if (events_.on_finish) {
     events_.on_finish(request.index, result);
   }

@@ -2,30 +2,38 @@
 // what was verified.
 #pragma once
 
-#include <deque>
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "compressor/compressor.h"
+#include "engine/full_caches.h"
 #include "engine/request.h"
 #include "model/transformer.h"
 #include "sampling/sampler.h"
-#include "scheduler/plan.h"
+#include "scheduler/scheduler.h"
 
 namespace vericache {
 
 struct EngineOptions {
   Policy policy = Policy::kVeriCache;
   std::string compressor = "snapkv";
-  double keep = 0.2;  // share of the positions that a drop method keeps
-  int draft_length = 16;
-  int batch = 1;            // requests in flight, at most
-  int prefill_chunk = 512;  // rows of prefill in an iteration, at most
+  double keep = 0.2;            // share of the positions that a drop method keeps
+  int draft_length = 16;        // of a round; the longest where it adapts
+  bool adaptive_draft = false;  // each request's own, from what was accepted of it
+  int batch = 1;                // requests in flight, at most
+  int prefill_chunk = 512;      // rows of prefill in an iteration, at most
   int threads = 1;
-  Bytes fast_memory;                    // budget for caches in fast memory
-  std::function<bool(TokenId)> is_end;  // tokens that end a text
+  Bytes fast_memory;         // budget for caches in fast memory, and for `weights_share`
+  double weights_share = 0;  // of the weights' bytes that count against it, in [0, 1]
+  // Where full caches live under vericache and lockstep. In memory and without a bandwidth they
+  // are read in place; otherwise each verify has its full cache brought to fast memory first.
+  StoreName full_store;
+  std::optional<double> link_bandwidth;  // bytes/s; emulates a link of that speed
+  std::function<bool(TokenId)> is_end;   // tokens that end a text
 };
 
 // Throws UserError, naming the option, where one is out of range or the compressor unknown.
@@ -62,11 +70,19 @@ class Engine {
 
   // The most bytes of caches that were in fast memory at once.
   Bytes fast_memory_peak() const { return fast_pool_.peak(); }
+  // What the scheduler did so far, and how long the link was busy.
+  const SchedulerCounts& counts() const { return scheduler_.counts(); }
+  double link_busy_seconds() const { return moves_ ? moves_->link().busy_seconds() : 0.0; }
 
  private:
-  void Admit();
+  void Begin(Request& request);
+  void CollectMoves();
+  void StartReload(Request& request);
   void PrepareRows(const RowGroup& group, Request& request);
+  void Compute(std::span<const RowGroup> plan);
+  void Fail(Request& request);
   void Finish(Request& request);
+  void Report(Request& request);
   void Emit(Request& request, TokenId token, std::span<const float> logits);
 
   void AfterPrefill(Request& request, const RowGroup& group, std::span<const float> logits);
@@ -81,17 +97,15 @@ class Engine {
   Compressor compressor_;
   KvFormat full_format_;
   Sampler sampler_;
-  Bytes memory_limit_;  // for all caches
-  Bytes reserved_fast_;
-  Bytes reserved_all_;
-  // Full caches live in fast memory under `full`. Otherwise they live in the full store, which here
-  // is addressable memory: verifies read it in place.
-  PagePool fast_pool_;
-  PagePool store_pool_;
   Transformer transformer_;
+  Bytes memory_limit_;  // for all caches
+  PagePool fast_pool_;
+  PagePool store_pool_;  // full caches that are read in place, outside fast memory
   std::function<bool()> stop_;
-  std::deque<std::unique_ptr<Request>> waiting_;
-  std::vector<std::unique_ptr<Request>> active_;
+  Scheduler scheduler_;
+  std::map<int, std::unique_ptr<Request>> requests_;  // until they have ended, by index
+  // Ended by an error while the link still had a move of theirs.
+  std::vector<std::unique_ptr<Request>> leaving_;
   std::vector<Result> results_;
   int submitted_ = 0;
 
@@ -100,6 +114,9 @@ class Engine {
   std::vector<Position> row_positions_;
   std::vector<int> row_outputs_;
   std::vector<AttentionTask> tasks_;
+
+  // Last, so that the link stops before what it moves goes. Empty where nothing is moved.
+  std::unique_ptr<FullCaches> moves_;
 };
 
 }  // namespace vericache

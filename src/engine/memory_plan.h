@@ -6,10 +6,16 @@
 
 namespace vericache {
 
-// The most that the caches of a request can take.
+// The longest draft that a round may have.
+int LongestDraft(const EngineOptions& options);
+
+// Whether full caches cross a link before each verify; otherwise they are read where they lie.
+bool Reloads(const EngineOptions& options);
+
+// The most that the caches of a request can take, transient pages aside.
 struct CacheNeed {
-  Bytes fast;   // in fast memory
-  Bytes store;  // in the full store
+  Bytes fast;   // in fast memory, for as long as it runs
+  Bytes store;  // in the machine's memory besides
 };
 
 // For a prompt of `positions` tokens of which up to `new_tokens` follow.

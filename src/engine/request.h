@@ -10,7 +10,8 @@
 #include "base/types.h"
 #include "engine/digest.h"
 #include "kvcache/kv_cache.h"
-#include "scheduler/plan.h"
+#include "store/full_store.h"
+#include "store/link.h"
 
 namespace vericache {
 
@@ -20,17 +21,20 @@ struct Prompt {
   int max_tokens = 0;  // to emit, at most
 };
 
-enum class FinishReason { kEnd, kLength };  // an end-of-text token; max_tokens or the context
+// An end-of-text token; max_tokens or the context; the full store failed.
+enum class FinishReason { kEnd, kLength, kError };
 
 // What a request gave, and at what cost.
 struct Result {
   std::string id;
   std::vector<TokenId> tokens;  // emitted; an end-of-text token is the last of them
   FinishReason finish_reason = FinishReason::kLength;
+  std::string error;  // where it ended by one; the tokens until then are verified all the same
   int prompt_tokens = 0;
   int rounds = 0;
   int drafted_tokens = 0;
   int accepted_tokens = 0;
+  int reloads = 0;         // of its full cache over the link
   double prefill_s = 0.0;  // from its first chunk until it is ready to decode, compression included
   double decode_s = 0.0;   // from then on
   Bytes full_cache;        // the most that it held
@@ -57,16 +61,19 @@ struct Request {
 
   int index = 0;  // in the order of submission
   Prompt prompt;
-  Bytes reserved_fast;   // at most this much of fast memory
-  Bytes reserved_store;  // and of the full store
   Result result;
   std::optional<KvCache> full;
   std::optional<KvCache> compressed;
   std::unique_ptr<QueryTap> tap;
   int prefilled = 0;
   std::vector<TokenId> drafted;  // of the round under way
-  bool draft_ended = false;
   bool finished = false;
+  // Of the full cache in the store, where it does not stay in memory that a verify can read.
+  std::unique_ptr<StoredCache> stored;
+  bool saved = false;  // the prompt's part, as a whole
+  std::shared_ptr<Transfer> save;
+  std::shared_ptr<Transfer> reload;
+  std::vector<std::byte> rows_to_save;
   LogitsDigest digest;
   Clock::time_point started;
   Clock::time_point decoding_since;
@@ -75,13 +82,8 @@ struct Request {
   int emitted() const { return static_cast<int>(result.tokens.size()); }
   // Position of the next token to feed, the last emitted one.
   int position() const { return prompt_size() + emitted() - 1; }
-
-  RequestView view() const {
-    return {.prefill_left = prompt_size() - prefilled,
-            .drafted = static_cast<int>(drafted.size()),
-            .draft_ended = draft_ended,
-            .remaining = prompt.max_tokens - emitted()};
-  }
+  // Slots that the full cache holds between rounds.
+  int full_slots() const { return position(); }
 };
 
 }  // namespace vericache

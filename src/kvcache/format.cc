@@ -33,7 +33,9 @@ float LoadNumber(NumberFormat format, const std::byte* at) {
 void StoreNumber(NumberFormat format, float value, std::byte* at) {
   switch (format) {
     case NumberFormat::kF16: {
-      const ggml_fp16_t bits = ggml_fp32_to_fp16(value);
+      // Saturated: an infinity would turn attention into NaNs.
+      constexpr float kLargest = 65504.0F;
+      const ggml_fp16_t bits = ggml_fp32_to_fp16(std::clamp(value, -kLargest, kLargest));
       std::memcpy(at, &bits, sizeof(bits));
       return;
     }

@@ -8,8 +8,6 @@
 namespace vericache {
 namespace {
 
-int PagesFor(int slots) { return (slots + kPageSlots - 1) / kPageSlots; }
-
 std::optional<PageLayout> LayoutOf(std::optional<KvFormat> format, const CacheGeometry& geometry) {
   if (!format) {
     return std::nullopt;
@@ -34,10 +32,11 @@ int KvCache::tail_slots(LayerId layer) const { return at(layer).tail.end - at(la
 int KvCache::packed_slots(LayerId layer) const { return at(layer).packed.end; }
 int KvCache::slots(LayerId layer) const { return packed_slots(layer) + tail_slots(layer); }
 
-bool KvCache::Grow(Segment& segment, const PageLayout& layout, int end) {
+bool KvCache::Grow(Segment& segment, const PageLayout& layout, int end, bool zeroed) {
   const std::size_t before = segment.pages.size();
-  while (segment.pages.size() < static_cast<std::size_t>(PagesFor(end))) {
-    std::optional<Page> page = pool_->Allocate(kind_, layout.page_bytes());
+  while (segment.pages.size() < static_cast<std::size_t>(PageGroups(end))) {
+    std::optional<Page> page = zeroed ? pool_->Allocate(kind_, layout.page_bytes())
+                                      : pool_->AllocateUnwritten(kind_, layout.page_bytes());
     if (!page) {
       Shrink(segment, layout, static_cast<int>(before) * kPageSlots);
       return false;
@@ -52,7 +51,7 @@ bool KvCache::Grow(Segment& segment, const PageLayout& layout, int end) {
 }
 
 void KvCache::Shrink(Segment& segment, const PageLayout& layout, int end) {
-  while (segment.pages.size() > static_cast<std::size_t>(PagesFor(end))) {
+  while (segment.pages.size() > static_cast<std::size_t>(PageGroups(end))) {
     segment.pages.pop_back();
     segment.addresses.pop_back();
     bytes_ -= Bytes{layout.page_bytes()};
@@ -86,6 +85,28 @@ bool KvCache::Extend(int rows) {
     }
   }
   return true;
+}
+
+bool KvCache::ExtendForLoad(int slots) {
+  for (Layer& layer : layers_) {
+    Check(layer.tail.end == 0 && layer.packed.end == 0, "an empty cache is loaded");
+    if (!Grow(layer.tail, tail_layout_, slots, /*zeroed=*/false)) {
+      for (Layer& each : layers_) {
+        Shrink(each.tail, tail_layout_, 0);
+      }
+      return false;
+    }
+  }
+  return true;
+}
+
+std::vector<std::byte*> KvCache::GroupPages(int group) const {
+  std::vector<std::byte*> pages;
+  pages.reserve(layers_.size());
+  for (const Layer& layer : layers_) {
+    pages.push_back(layer.tail.addresses.at(static_cast<std::size_t>(group)));
+  }
+  return pages;
 }
 
 void KvCache::Truncate(int rows) {
@@ -196,7 +217,7 @@ SegmentView KvCache::tail_view(LayerId layer) const {
 
 Bytes PlainCacheBytes(const CacheGeometry& geometry, KvFormat format, int slots) {
   const PageLayout layout(format, geometry);
-  return Bytes{layout.page_bytes()} * static_cast<std::uint64_t>(PagesFor(slots)) *
+  return Bytes{layout.page_bytes()} * static_cast<std::uint64_t>(PageGroups(slots)) *
          static_cast<std::uint64_t>(geometry.layers);
 }
 

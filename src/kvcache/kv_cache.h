@@ -48,6 +48,14 @@ class KvCache {
   // Adds `rows` slots to the tail of one layer only; while a compressed cache is being made.
   [[nodiscard]] bool ExtendLayer(LayerId layer, int rows);
 
+  // Adds `slots` slots to the tail of every layer of an empty cache whose pages the caller
+  // overwrites as a whole, see GroupPages. False where the pool has no room.
+  [[nodiscard]] bool ExtendForLoad(int slots);
+
+  // The tail's pages that hold slots [kPageSlots * group, kPageSlots * (group + 1)), one a layer,
+  // in the order of the layers. Of a full cache: a group as a store keeps it.
+  std::vector<std::byte*> GroupPages(int group) const;
+
   // Drops the last `rows` slots of every layer; they must be in the tail.
   void Truncate(int rows);
 
@@ -95,7 +103,7 @@ class KvCache {
     Segment tail;
   };
 
-  bool Grow(Segment& segment, const PageLayout& layout, int end);
+  bool Grow(Segment& segment, const PageLayout& layout, int end, bool zeroed = true);
   void Shrink(Segment& segment, const PageLayout& layout, int end);
   void DropFront(Segment& segment, const PageLayout& layout, int rows);
   Layer& at(LayerId layer) { return layers_[static_cast<std::size_t>(Raw(layer))]; }
@@ -110,6 +118,9 @@ class KvCache {
   Bytes bytes_;
   Bytes peak_bytes_;
 };
+
+// Page groups of a cache of `slots` plain slots.
+constexpr int PageGroups(int slots) { return (slots + kPageSlots - 1) / kPageSlots; }
 
 // Bytes that a cache of `slots` plain slots in every layer takes.
 Bytes PlainCacheBytes(const CacheGeometry& geometry, KvFormat format, int slots);

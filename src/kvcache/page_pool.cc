@@ -30,7 +30,10 @@ void PagePool::Free::operator()(std::byte* data) const {
 
 PagePool::~PagePool() { Check(in_use().count == 0, "every page was given back to its pool"); }
 
-std::optional<Page> PagePool::Allocate(PageKind kind, std::size_t size) {
+std::optional<Page> PagePool::Allocate(PageKind kind, std::size_t size, bool zeroed) {
+  if (size > budget_.count) {
+    return std::nullopt;
+  }
   size = RoundUp(size);
   auto& list = free_[{kind, size}];
   Memory memory;
@@ -47,7 +50,9 @@ std::optional<Page> PagePool::Allocate(PageKind kind, std::size_t size) {
     memory.reset(static_cast<std::byte*>(::operator new(size, std::align_val_t{kAlignment})));
     held_ += Bytes{size};
   }
-  std::memset(memory.get(), 0, size);
+  if (zeroed) {
+    std::memset(memory.get(), 0, size);
+  }
   in_use_[static_cast<std::size_t>(kind)] += Bytes{size};
   peak_ = std::max(peak_, in_use());
   return Page(this, memory.release(), kind, size);

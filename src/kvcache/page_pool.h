@@ -63,7 +63,13 @@ class PagePool {
 
   // A zeroed page of `size` bytes, aligned to a cache line; nullopt where the budget is used up.
   // Zeroed, since attention kernels multiply unwritten slots by zero and must not meet a NaN there.
-  std::optional<Page> Allocate(PageKind kind, std::size_t size);
+  std::optional<Page> Allocate(PageKind kind, std::size_t size) {
+    return Allocate(kind, size, /*zeroed=*/true);
+  }
+  // Likewise, for a page that is overwritten as a whole before it is read.
+  std::optional<Page> AllocateUnwritten(PageKind kind, std::size_t size) {
+    return Allocate(kind, size, /*zeroed=*/false);
+  }
 
   Bytes budget() const { return budget_; }
   Bytes in_use() const { return in_use_[0] + in_use_[1]; }
@@ -73,6 +79,7 @@ class PagePool {
 
  private:
   friend class Page;
+  std::optional<Page> Allocate(PageKind kind, std::size_t size, bool zeroed);
   void Release(std::byte* data, PageKind kind, std::size_t size);
   void TrimFreeLists();
 

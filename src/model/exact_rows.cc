@@ -22,7 +22,7 @@ constexpr int kDenseCounts = 64;
 constexpr std::array kSparseCounts = {65, 96, 127, 128, 256, 511, 512, 1024};
 // More padding than this costs more than multiplying in groups.
 constexpr int kMaxPad = 16;
-// Output rows of a weight matrix that are tried; a column of the product depends on nothing else.
+// Output rows of a weight matrix that are tried: enough to split among many threads.
 constexpr std::int64_t kSliceRows = 256;
 
 std::vector<int> CountsTried() {
@@ -95,41 +95,59 @@ bool SameRows(const std::vector<float>& a, const std::vector<float>& b) {
   return std::memcmp(a.data(), b.data(), std::min(a.size(), b.size()) * sizeof(float)) == 0;
 }
 
-// Merges what one matrix shows into the report of its type.
-void Examine(Probe& probe, ggml_backend_t backend, ggml_backend_t one_thread, TypeReport& report) {
+// What one matrix needs: the classes it shows, the padding that puts all counts into one class, and
+// the largest group within the class of a single row.
+struct Finding {
+  std::set<int> starts = {1};
+  int pad_to = 1;
+  int group = kSparseCounts.back();
+};
+
+Finding Examine(Probe& probe, ggml_backend_t backend) {
   const std::vector<int> counts = CountsTried();
   std::vector<std::vector<float>> results;
   results.reserve(counts.size());
   for (const int n : counts) {
     results.push_back(probe.Run(backend, n, {}));
   }
-  std::set<int> starts(report.class_starts.begin(), report.class_starts.end());
-  starts.insert(1);
-  int pad_to = 1;
-  int group = counts.back();
+  Finding finding;
   for (std::size_t i = 1; i < counts.size(); ++i) {
     if (!SameRows(results[i - 1], results[i])) {
-      starts.insert(counts[i]);
+      finding.starts.insert(counts[i]);
     }
     if (!SameRows(results[i], results[0])) {
-      group = std::min(group, counts[i] - 1);
+      finding.group = std::min(finding.group, counts[i] - 1);
     }
     if (!SameRows(results[i - 1], results.back())) {
-      pad_to = counts[i];
+      finding.pad_to = counts[i];
     }
   }
-  report.class_starts.assign(starts.begin(), starts.end());
-  if (pad_to <= kMaxPad && report.rule.group == 0) {
-    report.rule.pad_to = std::max(report.rule.pad_to, pad_to);
-  } else {
-    report.rule = {.pad_to = 1,
-                   .group = report.rule.group == 0 ? group : std::min(group, report.rule.group)};
+  return finding;
+}
+
+// The rule that suits every matrix of a type.
+RowRule RuleFor(const std::vector<Finding>& findings) {
+  RowRule rule;
+  int group = kSparseCounts.back();
+  for (const Finding& finding : findings) {
+    rule.pad_to = std::max(rule.pad_to, finding.pad_to);
+    group = std::min(group, finding.group);
   }
+  if (rule.pad_to > kMaxPad) {
+    rule = {.pad_to = 1, .group = group};
+  }
+  return rule;
+}
+
+// Whether the rule makes a row's bits depend on nothing else, neither rows nor threads.
+bool IsExact(Probe& probe, ggml_backend_t backend, ggml_backend_t one_thread, RowRule rule) {
+  bool exact = true;
   for (const int n : {1, 7, 26, 512}) {
-    const std::vector<float> here = probe.Run(backend, n, report.rule);
-    report.exact = report.exact && SameRows(here, probe.Run(one_thread, n, report.rule)) &&
-                   SameRows(here, probe.Run(backend, 511, report.rule));
+    const std::vector<float> here = probe.Run(backend, n, rule);
+    exact = exact && SameRows(here, probe.Run(one_thread, n, rule)) &&
+            SameRows(here, probe.Run(backend, 511, rule));
   }
+  return exact;
 }
 
 }  // namespace
@@ -162,29 +180,42 @@ ggml_tensor* MultiplyRows(ggml_context* context, const LinearWeights& linear, gg
 std::vector<TypeReport> CheckRows(const Weights& weights, int threads, bool with_costs) {
   const Backend backend(threads);
   const Backend one_thread(1);
-  std::map<ggml_type, TypeReport> reports;
-  std::set<std::pair<ggml_type, std::int64_t>> examined;
+  // One matrix of each type and row length stands for all.
+  struct Kind {
+    TypeReport report;
+    std::map<std::int64_t, ggml_tensor*> samples;
+  };
+  std::map<ggml_type, Kind> kinds;
   for (ggml_tensor* matrix : weights.matrices()) {
-    TypeReport& report =
-        reports.try_emplace(matrix->type, TypeReport{.type = matrix->type}).first->second;
-    report.matrices += 1;
-    report.bytes += Bytes{ggml_nbytes(matrix)};
-    if (!examined.insert({matrix->type, matrix->ne[0]}).second) {
-      continue;
+    Kind& kind = kinds[matrix->type];
+    kind.report.type = matrix->type;
+    kind.report.matrices += 1;
+    kind.report.bytes += Bytes{ggml_nbytes(matrix)};
+    kind.samples.try_emplace(matrix->ne[0], matrix);
+  }
+  std::vector<TypeReport> all;
+  for (auto& [type, kind] : kinds) {
+    TypeReport& report = kind.report;
+    std::vector<Probe> probes;
+    std::vector<Finding> findings;
+    std::set<int> starts;
+    for (const auto& [length, matrix] : kind.samples) {
+      findings.push_back(Examine(probes.emplace_back(matrix), backend.get()));
+      starts.insert(findings.back().starts.begin(), findings.back().starts.end());
     }
-    Probe probe(matrix);
-    Examine(probe, backend.get(), one_thread.get(), report);
-    if (with_costs && report.costs.empty()) {
-      for (const int n : {1, 4, 26, 512}) {
+    report.class_starts.assign(starts.begin(), starts.end());
+    report.rule = RuleFor(findings);
+    for (Probe& probe : probes) {
+      report.exact = report.exact && IsExact(probe, backend.get(), one_thread.get(), report.rule);
+    }
+    for (const int n : {1, 4, 26, 512}) {
+      if (with_costs) {
+        Probe& probe = probes.front();
         report.costs.push_back({.rows = n,
                                 .plain_us = probe.Microseconds(backend.get(), n, {}) / n,
                                 .exact_us = probe.Microseconds(backend.get(), n, report.rule) / n});
       }
     }
-  }
-  std::vector<TypeReport> all;
-  all.reserve(reports.size());
-  for (auto& [type, report] : reports) {
     all.push_back(std::move(report));
   }
   return all;

@@ -55,7 +55,7 @@ GgufFile::GgufFile(std::filesystem::path path) : path_(std::move(path)) {
   std::error_code error;
   const auto status = std::filesystem::status(path_, error);
   if (!std::filesystem::exists(status)) {
-    Fail("no such file");
+    Fail(error && error != std::errc::no_such_file_or_directory ? error.message() : "no such file");
   }
   if (!std::filesystem::is_regular_file(status)) {
     Fail("not a file");

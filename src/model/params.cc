@@ -71,6 +71,14 @@ RopeParams ReadRope(const Reader& reader, const ModelParams& params) {
     reader.Refuse("RoPE scaling '" + type + "' is not supported (linear, yarn, none are)");
   }
   rope.attention = reader.Real("rope.scaling.attn_factor", 1.0F);
+  if (rope.dims < 2 || rope.dims % 2 != 0 || rope.dims > params.head_dim) {
+    reader.Refuse("RoPE over " + std::to_string(rope.dims) + " of " +
+                  std::to_string(params.head_dim) + " dimensions makes no sense");
+  }
+  if (!(rope.base > 0.0F) || !std::isfinite(rope.base) || !std::isfinite(rope.scale) ||
+      !std::isfinite(rope.attention)) {
+    reader.Refuse("the RoPE frequencies make no sense");
+  }
   return rope;
 }
 
@@ -105,6 +113,9 @@ ModelParams ReadParams(const GgufFile& file) {
   params.feed_forward = reader.Need("feed_forward_length");
   params.context = reader.Need("context_length");
   params.rms_epsilon = reader.Real("attention.layer_norm_rms_epsilon", 1e-5F);
+  if (!(params.rms_epsilon >= 0.0F) || !std::isfinite(params.rms_epsilon)) {
+    reader.Refuse("attention.layer_norm_rms_epsilon makes no sense");
+  }
   if (params.layers == 0 || params.heads == 0 || params.kv_heads == 0 || params.embedding == 0 ||
       params.context == 0 || params.heads % params.kv_heads != 0) {
     reader.Refuse("the model's shape makes no sense (" + std::to_string(params.layers) +
@@ -129,6 +140,11 @@ ModelParams ReadParams(const GgufFile& file) {
     reader.Refuse("tensor token_embd.weight is missing");
   }
   params.vocabulary = static_cast<int>(embedding->shape[1]);
+  const std::size_t texts = file.ArraySize("tokenizer.ggml.tokens").value_or(0);
+  if (texts > static_cast<std::size_t>(params.vocabulary)) {
+    reader.Refuse("the vocabulary has " + std::to_string(texts) + " tokens, the embedding " +
+                  std::to_string(params.vocabulary));
+  }
   params.rope = ReadRope(reader, params);
   return params;
 }

@@ -1,7 +1,6 @@
 #include "model/tokenizer.h"
 
 #include <algorithm>
-#include <array>
 
 #include "base/error.h"
 #include "llama.h"
@@ -80,6 +79,9 @@ std::vector<TokenId> Tokenizer::Encode(std::string_view text, bool special) cons
 }
 
 std::string Tokenizer::Piece(TokenId token) const {
+  if (Raw(token) >= llama_vocab_n_tokens(vocabulary_)) {
+    return "";  // a row of the output that only pads the matrix
+  }
   std::string piece(32, '\0');
   int size = llama_token_to_piece(vocabulary_, Raw(token), piece.data(),
                                   static_cast<std::int32_t>(piece.size()), 0, /*special=*/false);
@@ -92,16 +94,23 @@ std::string Tokenizer::Piece(TokenId token) const {
   return piece;
 }
 
-bool Tokenizer::IsEnd(TokenId token) const { return llama_vocab_is_eog(vocabulary_, Raw(token)); }
+bool Tokenizer::IsEnd(TokenId token) const {
+  return Raw(token) < llama_vocab_n_tokens(vocabulary_) &&
+         llama_vocab_is_eog(vocabulary_, Raw(token));
+}
 
 std::string Tokenizer::ApplyChatTemplate(std::span<const ChatMessage> messages) const {
   const char* chat_template = llama_model_chat_template(model_.get(), nullptr);
   if (chat_template == nullptr) {
-    throw UserError(path_.string() + ": the model has no chat template; leave out --chat");
+    throw UserError(path_.string() +
+                    ": the model has no chat template; give the prompt as text, without --chat");
   }
   std::vector<llama_chat_message> chat;
   std::size_t size = 0;
   for (const ChatMessage& message : messages) {
+    if ((message.role + message.content).find('\0') != std::string::npos) {
+      throw UserError("a chat message has a zero byte in it; is it not UTF-8 text?");
+    }
     chat.push_back({.role = message.role.c_str(), .content = message.content.c_str()});
     size += message.role.size() + message.content.size();
   }

@@ -174,6 +174,20 @@ Transformer::Transformer(const Model& model, int threads)
   allocator_.reset(ggml_gallocr_new(ggml_backend_get_default_buffer_type(backend_.get())));
 }
 
+Bytes Transformer::WorkBytes(int rows, int outputs) {
+  const std::vector<TokenId> tokens(static_cast<std::size_t>(rows));
+  const std::vector<Position> positions(tokens.size());
+  const std::vector<int> wanted(static_cast<std::size_t>(outputs));
+  const Builder builder(*this,
+                        {.tokens = tokens, .positions = positions, .outputs = wanted, .tasks = {}});
+  // An allocator of its own, which then believes in buffers that it never got.
+  const Allocator planner(ggml_gallocr_new(ggml_backend_get_default_buffer_type(backend_.get())));
+  std::size_t size = 0;
+  ggml_gallocr_reserve_n_size(planner.get(), builder.graph(), nullptr, nullptr, &size);
+  const std::size_t logits = wanted.size() * static_cast<std::size_t>(model_.params().vocabulary);
+  return {size + logits * sizeof(float)};
+}
+
 std::span<const float> Transformer::Forward(const RowBatch& batch) {
   Check(batch.tokens.size() == batch.positions.size() && !batch.tokens.empty(), "rows");
   attention_.Begin(batch.tasks, static_cast<int>(batch.tokens.size()));

@@ -36,6 +36,10 @@ class Transformer {
   // Interrupted where `stop` said so in between; the caches then hold unwritten slots.
   std::span<const float> Forward(const RowBatch& batch);
 
+  // Bytes that Forward takes besides weights and caches, for up to `rows` rows of which `outputs`
+  // give logits.
+  Bytes WorkBytes(int rows, int outputs);
+
   // Asked between the nodes of a graph, from ggml's threads.
   void SetStop(std::function<bool()> stop) { backend_.SetStop(std::move(stop)); }
 
@@ -49,6 +53,7 @@ class Transformer {
   struct FreeAllocator {
     void operator()(ggml_gallocr* allocator) const { ggml_gallocr_free(allocator); }
   };
+  using Allocator = std::unique_ptr<ggml_gallocr, FreeAllocator>;
   class Builder;
 
   const Model& model_;
@@ -56,7 +61,7 @@ class Transformer {
   BatchAttention attention_;
   std::vector<LayerOp> layer_ops_;
   std::vector<std::byte> graph_memory_;
-  std::unique_ptr<ggml_gallocr, FreeAllocator> allocator_;
+  Allocator allocator_;
   std::vector<float> logits_;
 };
 

@@ -1,8 +1,6 @@
 #include "model/weights.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <fstream>
 #include <set>
 #include <string>
@@ -28,6 +26,13 @@ class Declarer {
     if (tensor->shape != shape) {
       Fail("tensor " + name + " has the shape " + Shape(tensor->shape) + " instead of " +
            Shape(shape));
+    }
+    // Vectors are added or multiplied with as they are, matrices by ggml's dot products.
+    const bool vector = shape[1] == 1;
+    if (vector ? tensor->type != GGML_TYPE_F32
+               : ggml_get_type_traits_cpu(tensor->type)->vec_dot == nullptr) {
+      Fail("tensor " + name + " has the type " + ggml_type_name(tensor->type) +
+           (vector ? "; only f32 is supported here" : ", which ggml does not multiply with"));
     }
     declared_.insert(name);
     ggml_tensor* made = ggml_new_tensor(context_, tensor->type, GGML_MAX_DIMS, shape.data());
@@ -83,7 +88,7 @@ void ReadTensors(const GgufFile& file, ggml_context* context) {
       const std::size_t count = std::min(kBlock, static_cast<std::size_t>(tensor.size.count) - at);
       if (!stream.read(block.data(), static_cast<std::streamsize>(count))) {
         throw UserError(file.path().string() + ": reading tensor " + tensor.name +
-                        " failed: " + std::strerror(errno));
+                        " failed; the file is damaged or too short");
       }
       ggml_backend_tensor_set(to, block.data(), at, count);
     }

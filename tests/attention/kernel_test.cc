@@ -208,7 +208,8 @@ TEST_P(EveryKernel, MergesChunksIntoTheWhole) {
   RandomData random(11);
   for (const KvFormat format : {KvFormat{NumberFormat::kF16, NumberFormat::kF16},
                                 KvFormat{NumberFormat::kKivi4, NumberFormat::kKivi4}}) {
-    const Pages pages(format, 1, 64, 1300, true, random);
+    // Without outliers, so that attention is spread and no slot can be missed or doubled.
+    const Pages pages(format, 1, 64, 1300, false, random);
     const auto queries = ScaledQueries(7, 64, random);
     const std::vector<int> visible = {1300, 1, 511, 512, 513, 1024, 1025};
     const auto result = RunKernel(*kernel_, pages.view(), 0, 1300, 0, queries, visible);

@@ -80,6 +80,15 @@ TEST_F(CliErrors, ModelKind) {
        "-p", "x"},
       {"longrope"});
   Fails({"-m", TinyGgufPath({}).string(), "-p", "x"}, {"vocabulary"});
+  // Values that ggml would not survive.
+  for (const int dims : {0, 3, 1000}) {
+    Fails({"-m", TinyGgufPath({.integers = {{"llama.rope.dimension_count", dims}}}).string(), "-p",
+           "x"},
+          {"RoPE"});
+  }
+  Fails({"-m", TinyGgufPath({.vocabulary = 256, .context = 600, .byte_tokens = true}).string(),
+         "-p", "x"},
+        {"257 tokens", "256"});
 }
 
 TEST_F(CliErrors, Prompt) {
@@ -139,7 +148,18 @@ TEST_F(CliErrors, Options) {
   FailsAs({"generate", "-m", Tiny(), "-p", "x", "--threads", "0"}, {"--threads"});
   FailsAs({"doctor", "-m", Tiny(), "--threads", "0"}, {"--threads"});
   FailsAs({"doctor", "-m", "/no/such/file"}, {"no such file"});
-  FailsAs({"destroy"}, {"subcommand"});
+  FailsAs({"generate", "-m", Tiny(), "-p", "x", "--threads", "100000"}, {"--threads", "512"});
+  FailsAs({"doctor", "-m", Tiny(), "--threads", "100000"}, {"--threads"});
+  fails({"--draft-length", "1000000"}, {"--draft-length", "1024"});
+  fails({"--draft-length", "4x"}, {"4x", "auto"});
+  fails({"--full-store", "tape"}, {"tape", "memory", "disk:PATH"});
+  fails({"--full-store", "disk:/dev/null/x"}, {"/dev/null/x"});
+  fails({"--link-bandwidth", "fast"}, {"fast"});
+  fails({"--link-bandwidth", "0"}, {"--link-bandwidth"});
+  fails({"--weights-share", "2"}, {"--weights-share"});
+  fails({"--weights-share", "1", "--fast-memory", "1KiB"}, {"weights", "1.0 KiB"});
+  fails({"--stats-json", "/no/such/folder/x"}, {"/no/such/folder/x"});
+  FailsAs({"destroy"}, {"destroy"});
   FailsAs({}, {"subcommand"});
 }
 

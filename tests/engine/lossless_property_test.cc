@@ -95,6 +95,18 @@ RC_GTEST_PROP(LosslessProperty, EqualsFull, ()) {
   options.is_end = [ends](TokenId token) { return ends > 0 && Raw(token) % ends == ends - 1; };
   const Model& model = LoadTiny(tiny);
   const std::vector<Prompt> prompts = AnyPrompts(tiny.vocabulary, most_tokens);
+  options.policy = *rc::gen::element(Policy::kVeriCache, Policy::kVeriCache, Policy::kLockstep);
+  options.adaptive_draft = Within(0, 4) == 0;
+  const TempDir folder;
+  switch (Within(0, 3)) {
+    case 0:
+      break;  // read in place
+    case 1:
+      options.link_bandwidth = *rc::gen::element(2e7, 2e8, 2e9);
+      break;
+    default:
+      options.full_store.folder = folder.path();
+  }
   const bool scarce = *rc::gen::arbitrary<bool>();
   if (scarce) {  // just enough for any one of them: requests wait for each other
     options.fast_memory = {};
@@ -111,7 +123,10 @@ RC_GTEST_PROP(LosslessProperty, EqualsFull, ()) {
            << options.compressor << " keep " << options.keep << " draft " << options.draft_length
            << " batch " << options.batch << " threads " << options.threads << " chunk "
            << options.prefill_chunk << " prompts" << lengths.str() << " ends " << ends
-           << (scarce ? " scarce" : "") << "\n";
+           << (scarce ? " scarce" : "") << " " << Name(options.policy)
+           << (options.adaptive_draft ? " adaptive" : "") << " link "
+           << options.link_bandwidth.value_or(0) << (options.full_store.folder ? " disk" : "")
+           << "\n";
 
   Engine engine(model, options);
   const std::vector<Result> results = engine.Run(prompts);

@@ -22,11 +22,11 @@ using testing::Size;
 
 constexpr NumberFormat kPlain[] = {NumberFormat::kF32, NumberFormat::kF16, NumberFormat::kBF16};
 
-// What ggml makes of a number in a plain format.
+// What ggml makes of a number in a plain format; beyond f16's range the largest number of it.
 float Rounded(NumberFormat format, float number) {
   switch (format) {
     case NumberFormat::kF16:
-      return ggml_fp16_to_fp32(ggml_fp32_to_fp16(number));
+      return ggml_fp16_to_fp32(ggml_fp32_to_fp16(std::clamp(number, -65504.0F, 65504.0F)));
     case NumberFormat::kBF16:
       return ggml_bf16_to_fp32(ggml_fp32_to_bf16(number));
     default:

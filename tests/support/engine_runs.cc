@@ -87,9 +87,15 @@ Acceptance AcceptanceOf(const std::vector<Result>& results) {
 Bytes FastMemoryNeed(const Model& model, const EngineOptions& options, const Prompt& prompt) {
   const int size = static_cast<int>(prompt.tokens.size());
   const int new_tokens = std::min(prompt.max_tokens, model.params().context - size + 1);
-  return PlanCaches(model.params().geometry(), {}, options, MakeCompressor(options.compressor),
-                    size, new_tokens)
-      .fast;
+  const CacheGeometry geometry = model.params().geometry();
+  const Bytes caches =
+      PlanCaches(geometry, {}, options, MakeCompressor(options.compressor), size, new_tokens).fast;
+  if (!Reloads(options) || options.policy == Policy::kFull) {
+    return caches;
+  }
+  // And its full cache, at its end or, where it is never verified, after the prefill.
+  return caches +
+         PlainCacheBytes(geometry, {}, Verifies(options.policy) ? size + new_tokens : size);
 }
 
 }  // namespace vericache

@@ -35,7 +35,7 @@ std::vector<TokenId> EnglishTokens(const Tokenizer& tokenizer, int first, int co
 }
 
 std::vector<TokenId> CodeTokens(const Tokenizer& tokenizer, int first, int count) {
-  return Part(tokenizer, "src/kvcache/kv_cache.cc", first, count);
+  return Part(tokenizer, "tests/data/code.txt", first, count);
 }
 
 }  // namespace vericache

@@ -209,7 +209,8 @@ std::string TinyModel::Describe() const {
   }
   text << ' ' << layers << 'x' << embedding << " heads " << heads << '/' << kv_heads << 'x'
        << head_dim << " ff " << feed_forward << " vocabulary " << vocabulary << " context "
-       << context << " rope " << static_cast<int>(rope) << (tied ? " tied" : "") << " seed "
+       << context << " rope " << static_cast<int>(rope) << (tied ? " tied" : "")
+       << (byte_tokens ? " bytes" : "") << (never_last_token ? " never-last" : "") << " seed "
        << seed;
   for (const auto& [key, value] : integers) {
     text << ' ' << key << '=' << value;

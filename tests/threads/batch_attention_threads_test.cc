@@ -40,6 +40,19 @@ RC_GTEST_PROP(BatchAttentionThreads, GiveTheBitsOfOneThread, (std::uint32_t seed
   ExpectBitsOfOneThread(spec, 2 + random.Below(2), random);
 }
 
+// Many rows over a long cache, as in a prefill: whole blocks of several chunks each.
+RC_GTEST_PROP(BatchAttentionThreads, GiveTheBitsOfOneThreadWhereBlocksAreWhole,
+              (std::uint32_t seed)) {
+  RandomData random(seed);
+  BatchSpec spec = AnyBatch(random, 1, 1, 3);
+  for (auto& request : spec.requests) {
+    request.cached = 520 + random.Below(100);
+    request.residual = 700;
+    request.rows = 400;
+  }
+  ExpectBitsOfOneThread(spec, 2, random);
+}
+
 // Few rows over a long cache: the blocks are split, and whoever finishes the last chunk merges.
 RC_GTEST_PROP(BatchAttentionThreads, GiveTheBitsOfOneThreadWhereBlocksAreSplit,
               (std::uint32_t seed)) {

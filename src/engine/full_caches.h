@@ -1,0 +1,51 @@
+// The moves of full caches between fast memory and the full store.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "engine/request.h"
+#include "store/full_store.h"
+#include "store/link.h"
+
+namespace vericache {
+
+// What became of a move that has ended.
+struct Move {
+  enum class Kind { kSaved, kReloaded, kFailed };
+  Kind kind = Kind::kFailed;
+  std::string error;  // of a failed one
+  Bytes bytes;
+  double seconds = 0.0;
+};
+
+// One store and its link. A request's full cache is in fast memory while `request.full` has a
+// value, and belongs to the link while a transfer of it is under way.
+class FullCaches {
+ public:
+  // Throws UserError where the store cannot be used.
+  FullCaches(const StoreName& name, std::optional<double> bandwidth, GroupShape shape);
+
+  // Starts to save the whole full cache, after its prefill.
+  void SaveAll(Request& request);
+
+  // Starts to save the groups that hold slots [first, end), which a verify added; they are copied,
+  // so that fast memory is free at once.
+  void SaveRows(Request& request, int first, int end);
+
+  // Starts to fill `request.full`, which has pages for `slots` slots.
+  void Reload(Request& request, int slots);
+
+  // The move of this request that has ended since the last call, if any did.
+  std::optional<Move> Ended(Request& request);
+
+  Link& link() { return *link_; }
+
+ private:
+  GroupShape shape_;
+  std::unique_ptr<FullStore> store_;
+  std::unique_ptr<Link> link_;
+};
+
+}  // namespace vericache

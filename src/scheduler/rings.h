@@ -1,0 +1,94 @@
+// What is reserved of the link and of fast memory in the iterations ahead (arXiv 2605.17613,
+// "BW ring", "HBM ring" and Algorithm 1).
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <optional>
+
+#include "base/types.h"
+
+namespace vericache {
+
+// The bytes of a full cache: whole groups of slots.
+struct FullCacheSize {
+  Bytes group;          // of `group_slots` slots in all layers
+  int group_slots = 1;  // at least 1
+  int slots = 0;        // held now
+  int limit = 0;        // the most that it will ever hold
+
+  // With `more` slots added.
+  Bytes bytes(int more = 0) const {
+    const int groups = (std::min(slots + more, limit) + group_slots - 1) / group_slots;
+    return group * static_cast<std::uint64_t>(groups);
+  }
+};
+
+// A reload that has its place. Iterations are counted from the first one ever run.
+struct Reservation {
+  std::int64_t begin = 0;   // the copy starts when this iteration does
+  std::int64_t verify = 0;  // this iteration verifies; the copy has ended before it
+  Bytes bytes;              // in fast memory throughout [begin, verify]
+  std::int64_t link = 0;    // in units of 1 / ReloadRings::kIteration, in each of [begin, verify)
+};
+
+// The two rings. A reload holds the link in [verify - S, verify), where S = max(1, ceil(l)) and `l`
+// is how many iterations the copy takes, l / S of each; and it holds fast memory in
+// [verify - S, verify].
+//
+// The paper's span, [verify - S + 1, verify] on both rings, lets a copy end together with the
+// iteration that needs it. An iteration here is one graph, so what it reads must be there when it
+// starts: the copy is one iteration earlier, and the memory is held for one more.
+//
+// Nothing is ever over-committed: in each iteration the link's shares sum to at most one iteration
+// and the memory to at most the room that the last Reserve was given.
+class ReloadRings {
+ public:
+  // The link's time in an iteration. Integers, so that what is released is what was reserved.
+  static constexpr std::int64_t kIteration = std::int64_t{1} << 20;
+
+  // `window`: how many iterations ahead are looked at, at least 2. A reload that takes longer
+  // than that is looked at as far as it needs.
+  explicit ReloadRings(int window) : window_(window) {}
+
+  // The number of the iteration that runs next.
+  std::int64_t now() const { return now_; }
+
+  // The place nearest to the wish: a verify after `draft_length` draft iterations, counted from the
+  // next one to run; the earlier one of two equally near. A verify of `d` drafts needs the cache
+  // and d + 1 new slots, in at most `room` bytes of which other reservations may hold a part.
+  // `iterations` is l > 0. nullopt where nothing in the window fits both rings.
+  std::optional<Reservation> Reserve(const FullCacheSize& cache, double iterations,
+                                     int draft_length, Bytes room);
+
+  // Takes a reservation again that was released and whose place nobody took since.
+  void Restore(const Reservation& reservation);
+
+  // Gives back what a reservation holds from the next iteration on.
+  void Release(const Reservation& reservation);
+
+  // The next iteration has run.
+  void Advance();
+
+  // The link's share reserved and the memory held `ahead` iterations after the next one.
+  std::int64_t link(int ahead) const;
+  Bytes memory(int ahead) const;
+  // The most memory that any iteration ahead holds.
+  Bytes peak_memory() const;
+
+ private:
+  struct Slot {
+    std::int64_t link = 0;
+    Bytes memory;
+  };
+
+  bool Fits(int begin, int verify, std::int64_t link, Bytes bytes, Bytes room) const;
+  Slot& at(std::int64_t iteration);
+
+  int window_;
+  std::int64_t now_ = 0;
+  std::deque<Slot> slots_;  // from the next iteration on; none beyond: free
+};
+
+}  // namespace vericache

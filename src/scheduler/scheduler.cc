@@ -1,0 +1,389 @@
+#include "scheduler/scheduler.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace vericache {
+namespace {
+
+// The least weight of a new measurement in a running estimate.
+constexpr double kNewest = 0.1;
+
+}  // namespace
+
+void RunningEstimate::Observe(double measured) {
+  ++count_;
+  value_ += std::max(kNewest, 1.0 / count_) * (measured - value_);
+}
+
+int LookAhead(int draft_length) { return 4 * (draft_length + 1); }
+
+Scheduler::Scheduler(const SchedulerOptions& options)
+    : options_(options),
+      rings_(LookAhead(options.draft_length)),
+      iteration_s_(options.iteration_s),
+      verify_iteration_s_(options.iteration_s),
+      bandwidth_(options.link_bandwidth) {}
+
+FullCacheSize Scheduler::FullCache(const Job& job) const {
+  return {.group = options_.group,
+          .group_slots = options_.group_slots,
+          .slots = std::max(job.prefilled + job.emitted - 1, 0),
+          .limit = job.need.prompt_tokens + job.need.max_tokens};
+}
+
+double Scheduler::ReloadIterations(const Job& job) const {
+  return static_cast<double>(FullCache(job).bytes().count) /
+         (bandwidth_.value() * iteration_s_.value());
+}
+
+Bytes Scheduler::NeededRoom(const RequestNeed& need) const {
+  if (!options_.reloads || options_.policy == Policy::kFull) {
+    return need.resident;
+  }
+  const Job whole{.need = need, .prefilled = need.prompt_tokens};
+  // Without verifies the full cache is in fast memory for the prefill alone.
+  const int more = Verifies(options_.policy) ? need.max_tokens + 1 : 1;
+  return need.resident + FullCache(whole).bytes(more);
+}
+
+void Scheduler::Submit(int request, const RequestNeed& need) {
+  Check(NeededRoom(need) <= options_.room && need.memory <= options_.memory,
+        "a request that can never run is not queued");
+  waiting_.push_back({request, need});
+}
+
+const IterationPlan& Scheduler::Plan() {
+  plan_.Clear();
+  if (options_.policy == Policy::kLockstep) {
+    BeginLockstep();
+  } else {
+    BeginRounds();
+  }
+  AdmitNew();
+  StartReloads();
+  PlanRows();
+  return plan_;
+}
+
+int Scheduler::WishedDraft(const Job& job) const {
+  if (!options_.adaptive) {
+    return options_.draft_length;
+  }
+  RoundCost cost;
+  cost.verify = std::max(1.0, verify_iteration_s_.value() / iteration_s_.value());
+  if (options_.reloads) {
+    for (const auto& [request, each] : active_) {
+      cost.reload += each.phase == Phase::kRound ? ReloadIterations(each) : 0.0;
+    }
+    cost.reload += ReloadIterations(job);
+  }
+  return BestDraftLength(job.acceptance.rate(), cost, options_.draft_length);
+}
+
+void Scheduler::BeginRound(Job& job, int drafts) {
+  job.phase = Phase::kRound;
+  job.drafted = 0;
+  job.draft_ended = false;
+  // The verify adds a token of its own.
+  job.target = std::clamp(job.remaining() - 1, 0, drafts);
+  job.reload = Reload::kNone;
+  job.late = false;
+  job.advanced = false;
+}
+
+bool Scheduler::Reserve(Job& job, int drafts) {
+  const Bytes held = resident_ + prefill_;
+  job.reservation = rings_.Reserve(FullCache(job), ReloadIterations(job),
+                                   std::min(drafts, std::max(job.remaining() - 1, 0)),
+                                   options_.room - std::min(held, options_.room));
+  return job.reservation.has_value();
+}
+
+void Scheduler::BeginRounds() {
+  while (!parked_.empty()) {
+    Job& job = at(parked_.front());
+    int drafts = WishedDraft(job);
+    if (options_.reloads) {
+      // In order: who does not fit yet keeps those behind it from taking its place for ever.
+      if (!Reserve(job, drafts)) {
+        return;
+      }
+      drafts = static_cast<int>(std::min<std::int64_t>(job.reservation->verify - rings_.now(),
+                                                       LookAhead(options_.draft_length) - 1));
+    }
+    BeginRound(job, drafts);
+    parked_.pop_front();
+  }
+}
+
+// All that are ready begin together, once nobody's round is under way. Each reload starts as far
+// ahead of the common verify as it would take alone, as the staggered ones do; the link does them
+// one after the other all the same.
+void Scheduler::BeginLockstep() {
+  if (std::any_of(active_.begin(), active_.end(),
+                  [](const auto& each) { return each.second.phase == Phase::kRound; })) {
+    return;
+  }
+  int drafts = 0;
+  for (const int request : parked_) {
+    drafts = std::max(drafts, WishedDraft(at(request)));
+  }
+  for (const int request : parked_) {
+    Job& job = at(request);
+    BeginRound(job, drafts);
+    if (options_.reloads) {
+      const std::int64_t verify = rings_.now() + drafts;
+      const auto span = static_cast<std::int64_t>(std::max(1.0, ReloadIterations(job) + 1.0));
+      job.reservation = Reservation{.begin = std::max(rings_.now(), verify - span),
+                                    .verify = verify,
+                                    .bytes = FullCache(job).bytes(drafts + 1),
+                                    .link = 0};
+    }
+  }
+  parked_.clear();
+}
+
+void Scheduler::AdmitNew() {
+  while (!waiting_.empty() && active() < options_.batch) {
+    const auto& [request, need] = waiting_.front();
+    const bool transient = options_.reloads && options_.policy != Policy::kFull;
+    if (storing_ || memory_ + need.memory > options_.memory) {
+      break;
+    }
+    // Whoever runs must find room for its own full cache, when it is its turn.
+    Bytes room = NeededRoom(need) - need.resident;
+    for (const auto& [other, job] : active_) {
+      room = std::max(room, NeededRoom(job.need) - job.need.resident);
+    }
+    if (resident_ + need.resident + room > options_.room) {
+      break;
+    }
+    resident_ += need.resident;
+    memory_ += need.memory;
+    Job& job = active_[request];
+    job.need = need;
+    if (transient) {
+      storing_ = request;
+      prefill_ = FullCacheSize{.group = options_.group,
+                               .group_slots = options_.group_slots,
+                               .slots = need.prompt_tokens,
+                               .limit = need.prompt_tokens}
+                     .bytes();
+      prefill_begun_ = false;
+    } else {
+      plan_.admit.push_back(request);
+    }
+    waiting_.pop_front();
+  }
+  // New reservations leave out what a prefill claims, and the old ones run off, so its turn comes.
+  if (storing_ && !prefill_begun_ &&
+      resident_ + prefill_ + std::max(transient_, rings_.peak_memory()) <= options_.room) {
+    prefill_begun_ = true;
+    plan_.admit.push_back(*storing_);
+  }
+}
+
+void Scheduler::StartReloads() {
+  std::vector<int> due;
+  for (const auto& [request, job] : active_) {
+    if (job.phase == Phase::kRound && job.reservation && job.reload == Reload::kNone &&
+        job.reservation->begin <= rings_.now() && storing_ != request) {
+      due.push_back(request);
+    }
+  }
+  std::stable_sort(due.begin(), due.end(), [this](int a, int b) {
+    return at(a).reservation->verify < at(b).reservation->verify;
+  });
+  for (const int request : due) {
+    Job& job = at(request);
+    if (in_use() + job.reservation->bytes > options_.room) {
+      break;  // others are late, or in lockstep; it starts when they have verified
+    }
+    transient_ += job.reservation->bytes;
+    job.reload = Reload::kStarted;
+    ++counts_.reloads;
+    plan_.reload.push_back(request);
+  }
+}
+
+// In lockstep all verify once all full caches are there, or once as many are as memory holds.
+bool Scheduler::LockstepDue() const {
+  bool due = true;
+  for (const auto& [request, job] : active_) {
+    if (job.phase == Phase::kRound) {
+      const bool coming = options_.reloads &&
+                          (job.reload == Reload::kStarted ||
+                           (job.reload == Reload::kNone && job.reservation->begin > rings_.now()));
+      due = due && job.complete() && !coming;
+    }
+  }
+  return due;
+}
+
+bool Scheduler::VerifiesNow(Job& job, bool lockstep_due) {
+  const bool there = !options_.reloads || job.reload == Reload::kThere;
+  if (options_.policy == Policy::kLockstep) {
+    const bool verifies = lockstep_due && there;
+    if (options_.reloads && !verifies && job.complete() && !job.late &&
+        job.reservation->verify <= rings_.now()) {
+      job.late = true;
+      ++counts_.late_reloads;
+    }
+    return verifies;
+  }
+  if (!options_.reloads) {
+    return job.complete();
+  }
+  const bool due = job.reservation->verify <= rings_.now();
+  if (due && !there && !job.late) {
+    job.late = true;
+    ++counts_.late_reloads;
+  }
+  return there && (due || job.complete());
+}
+
+void Scheduler::PlanRows() {
+  const bool lockstep_due = options_.policy == Policy::kLockstep && LockstepDue();
+  bool prefilling = false;
+  for (auto& [request, job] : active_) {
+    RowGroup group{.request = request, .kind = RowGroup::Kind::kDecode, .rows = 1};
+    switch (job.phase) {
+      case Phase::kPrefill:
+        if (prefilling || (storing_ == request && !prefill_begun_)) {
+          continue;
+        }
+        prefilling = true;
+        group.kind = RowGroup::Kind::kPrefill;
+        group.rows = std::min(options_.prefill_chunk, job.need.prompt_tokens - job.prefilled);
+        break;
+      case Phase::kDecode:
+        group.kind =
+            options_.policy == Policy::kFull ? RowGroup::Kind::kDecode : RowGroup::Kind::kDraft;
+        break;
+      case Phase::kParked:
+        continue;
+      case Phase::kRound:
+        if (VerifiesNow(job, lockstep_due)) {
+          group.kind = RowGroup::Kind::kVerify;
+          group.rows = job.drafted + 1;
+        } else if (!job.complete()) {
+          group.kind = RowGroup::Kind::kDraft;
+        } else {
+          SeekEarlier(job);
+          continue;
+        }
+        break;
+    }
+    plan_.rows.push_back(group);
+  }
+}
+
+// A draft that ended before its time looks for an earlier verify, once, as long as its reload has
+// not begun.
+void Scheduler::SeekEarlier(Job& job) {
+  if (options_.policy != Policy::kVeriCache || job.advanced || job.reload != Reload::kNone) {
+    return;
+  }
+  job.advanced = true;
+  const Reservation old = *job.reservation;
+  rings_.Release(old);
+  if (!Reserve(job, 0) || job.reservation->verify >= old.verify) {
+    if (job.reservation) {
+      rings_.Release(*job.reservation);
+    }
+    rings_.Restore(old);
+    job.reservation = old;
+  }
+}
+
+void Scheduler::Prefilled(int request, int rows) {
+  Job& job = at(request);
+  job.prefilled += rows;
+  if (job.prefilled < job.need.prompt_tokens) {
+    return;
+  }
+  job.emitted = 1;
+  if (Verifies(options_.policy)) {
+    job.phase = Phase::kParked;
+    parked_.push_back(request);
+  } else {
+    job.phase = Phase::kDecode;
+  }
+}
+
+void Scheduler::Stored(int request) {
+  Check(storing_ == request, "only the last prefill holds fast memory");
+  storing_.reset();
+  prefill_ = {};
+}
+
+void Scheduler::Decoded(int request) { ++at(request).emitted; }
+
+void Scheduler::Drafted(int request, bool ends) {
+  Job& job = at(request);
+  ++job.drafted;
+  job.draft_ended = ends;
+}
+
+void Scheduler::Verified(int request, int accepted) {
+  Job& job = at(request);
+  ++counts_.rounds;
+  job.acceptance.Observe(job.drafted, accepted);
+  job.emitted += accepted + 1;
+  if (job.reservation) {
+    if (options_.policy == Policy::kVeriCache) {
+      rings_.Release(*job.reservation);
+    }
+    transient_ -= job.reservation->bytes;
+    job.reservation.reset();
+  }
+  job.phase = Phase::kParked;
+  parked_.push_back(request);
+}
+
+void Scheduler::Reloaded(int request, Bytes bytes, double seconds) {
+  at(request).reload = Reload::kThere;
+  if (seconds > 0.0 && bytes.count > 0) {
+    bandwidth_.Observe(static_cast<double>(bytes.count) / seconds);
+  }
+}
+
+void Scheduler::Finish(int request) {
+  Job& job = at(request);
+  if (job.reservation) {
+    if (options_.policy == Policy::kVeriCache) {
+      rings_.Release(*job.reservation);
+    }
+    if (job.reload != Reload::kNone) {
+      transient_ -= job.reservation->bytes;
+    }
+  }
+  if (storing_ == request) {
+    Stored(request);
+  }
+  std::erase(parked_, request);
+  resident_ -= job.need.resident;
+  memory_ -= job.need.memory;
+  active_.erase(request);
+}
+
+void Scheduler::EndIteration(std::optional<double> seconds) {
+  bool verifies = false;
+  bool prefills = false;
+  for (const RowGroup& group : plan_.rows) {
+    verifies = verifies || group.kind == RowGroup::Kind::kVerify;
+    prefills = prefills || group.kind == RowGroup::Kind::kPrefill;
+  }
+  // Iterations that prefill take longer, so that reloads planned without them come early.
+  if (seconds && !prefills) {
+    if (verifies) {
+      verify_iteration_s_.Observe(*seconds);
+    }
+    iteration_s_.Observe(*seconds);
+  }
+  rings_.Advance();
+}
+
+}  // namespace vericache

@@ -1,0 +1,189 @@
+// Which requests run, when each full cache crosses the link, and what the next iteration computes:
+// pure logic, no clock, no I/O. The engine and the simulator run this same code.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "base/types.h"
+#include "scheduler/draft_length.h"
+#include "scheduler/policy.h"
+#include "scheduler/rings.h"
+
+namespace vericache {
+
+struct SchedulerOptions {
+  Policy policy = Policy::kVeriCache;
+  int draft_length = 16;    // wished; the longest where `adaptive`
+  bool adaptive = false;    // each request's own, from what was accepted of it
+  int batch = 1;            // requests in flight, at most
+  int prefill_chunk = 512;  // rows of prefill in an iteration, at most
+  Bytes room;               // fast memory for pages
+  Bytes memory;             // of the machine, fast memory included
+  bool reloads = false;     // a full cache crosses the link before each of its verifies, and
+                            // after its prefill; otherwise it is read where it lies
+  Bytes group;              // of a full cache: `group_slots` slots in all layers
+  int group_slots = 64;
+  double link_bandwidth = 1e9;  // bytes/s, the first guess
+  double iteration_s = 0.02;    // the first guess
+};
+
+// How many iterations ahead reloads are planned; a round's draft may be as long as this - 1. Four
+// rounds, so that requests that all began together find places around their wish.
+int LookAhead(int draft_length);
+
+// What a request needs, at most.
+struct RequestNeed {
+  int prompt_tokens = 0;
+  int max_tokens = 1;  // to emit
+  Bytes resident;      // of fast memory for as long as it runs
+  Bytes memory;        // of the machine's memory, fast or not, likewise
+};
+
+// Rows of one request in an iteration.
+struct RowGroup {
+  enum class Kind { kPrefill, kDecode, kDraft, kVerify };
+
+  int request = 0;
+  Kind kind = Kind::kDecode;
+  int rows = 0;
+};
+
+struct IterationPlan {
+  std::vector<int> admit;   // requests that begin
+  std::vector<int> reload;  // full caches whose copy to fast memory starts now, in this order
+  std::vector<RowGroup> rows;
+
+  void Clear() {
+    admit.clear();
+    reload.clear();
+    rows.clear();
+  }
+};
+
+// What it did so far.
+struct SchedulerCounts {
+  std::int64_t reloads = 0;
+  std::int64_t late_reloads = 0;  // not there when their verify was due
+  std::int64_t rounds = 0;
+};
+
+// Follows what is measured; the first measurement replaces the guess.
+class RunningEstimate {
+ public:
+  explicit RunningEstimate(double guess) : value_(guess) {}
+  void Observe(double measured);
+  double value() const { return value_; }
+
+ private:
+  double value_;
+  int count_ = 0;
+};
+
+// In each iteration: Plan; do what it says; report it by Prefilled, Decoded, Drafted, Verified;
+// EndIteration. Reloaded and Stored are reported whenever they happen, Finish when a request ends.
+// Requests are named by the caller; ascending names are served in that order.
+class Scheduler {
+ public:
+  explicit Scheduler(const SchedulerOptions& options);
+
+  // The fast memory that a request needs to run alone: what `room` must at least be.
+  Bytes NeededRoom(const RequestNeed& need) const;
+
+  // Queues a request. Its NeededRoom must be within `room`, its memory within `memory`.
+  void Submit(int request, const RequestNeed& need);
+
+  // The next iteration. Without rows where every request waits for the link, or for its place
+  // (then EndIteration brings it nearer), or where none is left.
+  const IterationPlan& Plan();
+
+  // `rows` of the prompt were computed; with the last of them the first token was emitted.
+  void Prefilled(int request, int rows);
+  // The full cache of a prefilled request has left fast memory for the store.
+  void Stored(int request);
+  // One more token was emitted, without a round.
+  void Decoded(int request);
+  // One more token was drafted; `ends` where nothing can follow it.
+  void Drafted(int request, bool ends);
+  // A round ended: `accepted` of its drafted tokens, and accepted + 1 emitted.
+  void Verified(int request, int accepted);
+  // The full cache has come: `bytes` in `seconds` of the link's time.
+  void Reloaded(int request, Bytes bytes, double seconds);
+  // The request is over, and nothing of it is in fast memory any more.
+  void Finish(int request);
+  // The planned iteration took `seconds`; nullopt where it had no rows.
+  void EndIteration(std::optional<double> seconds);
+
+  // Requests queued and in flight.
+  int waiting() const { return static_cast<int>(waiting_.size()); }
+  int active() const { return static_cast<int>(active_.size()); }
+  const SchedulerCounts& counts() const { return counts_; }
+  // Fast memory that is given out now; at most `room`.
+  Bytes in_use() const { return resident_ + transient_ + (prefill_begun_ ? prefill_ : Bytes{}); }
+  // Of an iteration without prefill, and of the link, as measured lately.
+  double iteration_s() const { return iteration_s_.value(); }
+  double link_bandwidth() const { return bandwidth_.value(); }
+
+ private:
+  enum class Phase { kPrefill, kDecode, kParked, kRound };
+  enum class Reload { kNone, kStarted, kThere };
+
+  struct Job {
+    RequestNeed need;
+    Phase phase = Phase::kPrefill;
+    int prefilled = 0;
+    int emitted = 0;
+    int drafted = 0;
+    bool draft_ended = false;
+    int target = 0;  // tokens to draft in this round
+    std::optional<Reservation> reservation;
+    Reload reload = Reload::kNone;
+    bool late = false;
+    bool advanced = false;  // an earlier place was sought once the draft was complete
+    AcceptanceEstimate acceptance;
+
+    bool complete() const { return draft_ended || drafted >= target; }
+    int remaining() const { return need.max_tokens - emitted; }
+  };
+  struct Waiting {
+    int request;
+    RequestNeed need;
+  };
+
+  FullCacheSize FullCache(const Job& job) const;
+  double ReloadIterations(const Job& job) const;
+  int WishedDraft(const Job& job) const;
+  void BeginRound(Job& job, int drafts);
+  bool Reserve(Job& job, int drafts);
+  void BeginRounds();
+  void BeginLockstep();
+  void StartReloads();
+  void AdmitNew();
+  bool VerifiesNow(Job& job, bool lockstep_due);
+  bool LockstepDue() const;
+  void PlanRows();
+  void SeekEarlier(Job& job);
+  Job& at(int request) { return active_.at(request); }
+
+  SchedulerOptions options_;
+  ReloadRings rings_;
+  std::deque<Waiting> waiting_;
+  std::map<int, Job> active_;
+  std::deque<int> parked_;      // prefilled and without a place, the longest waiting first
+  std::optional<int> storing_;  // whose prefill holds, or claims, fast memory for its full cache
+  bool prefill_begun_ = false;
+  Bytes prefill_;
+  Bytes resident_;
+  Bytes transient_;  // of reloads that were started
+  Bytes memory_;
+  RunningEstimate iteration_s_;
+  RunningEstimate verify_iteration_s_;
+  RunningEstimate bandwidth_;
+  IterationPlan plan_;
+  SchedulerCounts counts_;
+};
+
+}  // namespace vericache
