@@ -15,5 +15,7 @@ class RequestFailed {};
 
 void AddGenerate(CLI::App& app);
 void AddDoctor(CLI::App& app);
+void AddPredict(CLI::App& app);
+void AddSimulate(CLI::App& app);
 
 }  // namespace vericache

@@ -30,6 +30,7 @@ struct GenerateArguments {
   std::string fast_memory;
   std::string full_store = "memory";
   std::string link_bandwidth;
+  std::string prefixes;
   bool json = false;
   std::string stats_json;
   EngineOptions engine;
@@ -206,6 +207,9 @@ void RunGenerate(GenerateArguments arguments, bool has_prompt) {
   const Tokenizer tokenizer(arguments.model);
   options.fast_memory =
       arguments.fast_memory.empty() ? AvailableMemory() : ParseBytes(arguments.fast_memory);
+  if (!arguments.prefixes.empty()) {
+    options.prefixes = MakePrefixStore(arguments.prefixes, model);
+  }
   options.is_end = [&tokenizer](TokenId token) { return tokenizer.IsEnd(token); };
   for (const TypeReport& report : model.reports()) {
     if (!report.exact) {
@@ -340,6 +344,9 @@ void AddGenerate(CLI::App& app) {
                       "Emulate a link of this speed from store to fast memory, such as 2GB/s "
                       "(default: memory is read in place, a disk as fast as it goes)");
   command->add_option("-t,--threads", arguments->engine.threads, "Threads")->capture_default_str();
+  command->add_option("--prefixes", arguments->prefixes,
+                      "Keep the full caches of prompts' beginnings, and start from them where a "
+                      "prompt begins alike: memory:1GiB, or disk:PATH, which outlives the run");
   command->add_flag("--json", arguments->json, "Print a JSON object per prompt instead of text");
   command->add_option("--stats-json", arguments->stats_json,
                       "Also write those JSON objects to a file, at the end");

@@ -126,6 +126,7 @@ nlohmann::ordered_json ToJson(const Result& result, const std::string& text,
   object["drafted_tokens"] = result.drafted_tokens;
   object["accepted_tokens"] = result.accepted_tokens;
   object["reloads"] = result.reloads;
+  object["reused_tokens"] = result.reused_tokens;
   object["acceptance_length"] = result.acceptance_length();
   object["prefill_tokens_per_s"] = result.prefill_tokens_per_s();
   object["decode_tokens_per_s"] = result.decode_tokens_per_s();

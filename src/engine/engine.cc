@@ -118,9 +118,15 @@ Engine::Engine(const Model& model, EngineOptions options, EngineEvents events)
       fast_pool_(CacheRoom(model, options_)),
       store_pool_({std::numeric_limits<std::uint64_t>::max()}),
       scheduler_(SchedulerOptionsOf(model, options_, full_format_, memory_limit_)) {
-  if (Reloads(options_) && Verifies(options_.policy)) {
-    moves_ = std::make_unique<FullCaches>(options_.full_store, options_.link_bandwidth,
-                                          GroupOf(model, full_format_));
+  const bool moves = Reloads(options_) && Verifies(options_.policy);
+  if (moves || options_.prefixes) {
+    link_ = std::make_unique<Link>(options_.link_bandwidth);
+  }
+  if (moves) {
+    moves_.emplace(options_.full_store, GroupOf(model, full_format_), *link_);
+  }
+  if (options_.prefixes) {
+    prefixes_.emplace(options_.prefixes, model, *link_);
   }
 }
 
@@ -186,48 +192,57 @@ void Engine::Begin(Request& request) {
                                              Position{request.prompt_size() - window}, window);
   }
   request.started = Request::Clock::now();
+  if (prefixes_) {
+    // What the compressor looks at is computed, and the last token, which gives the first logits.
+    const int window = compressor_.scorer ? compressor_.scorer->query_window() : 0;
+    if (prefixes_->StartLoad(request, std::max(1, window))) {
+      scheduler_.Loading(request.index);
+    }
+  }
 }
 
 void Engine::CollectMoves() {
-  if (!moves_) {
+  if (!link_) {
     return;
   }
-  std::vector<int> failed;
   for (const auto& [index, request] : requests_) {
-    const std::optional<Move> move = moves_->Ended(*request);
+    if (request->finished) {
+      continue;
+    }
+    CollectPrefix(*request);
+    const std::optional<Move> move = moves_ ? moves_->Ended(*request) : std::nullopt;
     if (!move) {
       continue;
     }
-    switch (move->kind) {
-      case Move::Kind::kSaved:
-        if (request->full && !request->saved) {  // all of it, after the prefill
-          request->full.reset();
-          scheduler_.Stored(index);
-        }
-        request->saved = true;
-        break;
-      case Move::Kind::kReloaded:
-        scheduler_.Reloaded(index, move->bytes, move->seconds);
-        break;
-      case Move::Kind::kFailed:
-        request->result.error = move->error;
-        failed.push_back(index);
-        break;
+    if (move->kind == Move::Kind::kFailed) {
+      request->result.error = move->error;
+      request->result.finish_reason = FinishReason::kError;
+      Finish(*request);
+    } else if (move->kind == Move::Kind::kReloaded) {
+      scheduler_.Reloaded(index, move->bytes, move->seconds);
+    } else if (!std::exchange(request->saved, true)) {  // all of it, after the prefill
+      request->full.reset();
+      scheduler_.Stored(index);
     }
   }
-  for (const int index : failed) {
-    Fail(*requests_.at(index));
+  Sweep();
+}
+
+void Engine::CollectPrefix(Request& request) {
+  if (!request.prefix || !request.prefix->done()) {
+    return;
   }
-  std::erase_if(leaving_, [this](const std::unique_ptr<Request>& request) {
-    while (moves_->Ended(*request)) {
-    }
-    if (request->save || request->reload) {
-      return false;
-    }
-    request->full.reset();
-    scheduler_.Finish(request->index);
-    return true;
-  });
+  const bool loading = request.prefilled == 0;
+  const int loaded = Prefixes::Loaded(request);
+  if (!loading) {
+    return;
+  }
+  if (loaded == 0) {  // computed instead
+    request.full->Truncate(request.full->tail_slots(LayerId{0}));
+  }
+  request.prefilled = loaded;
+  request.result.reused_tokens = loaded;
+  scheduler_.Prefilled(request.index, loaded);
 }
 
 void Engine::StartReload(Request& request) {
@@ -286,17 +301,17 @@ bool Engine::Step() {
     StartReload(*requests_.at(index));
   }
   if (plan.rows.empty()) {
-    if (requests_.empty() && leaving_.empty()) {
+    if (requests_.empty()) {
       return false;
     }
-    if (moves_) {
-      moves_->link().WaitForOne(stop_);
+    if (link_) {
+      link_->WaitForOne(stop_);
     }
     scheduler_.EndIteration(std::nullopt);
     return true;
   }
   Compute(plan.rows);
-  return !requests_.empty() || !leaving_.empty();
+  return !requests_.empty();
 }
 
 void Engine::Compute(std::span<const RowGroup> plan) {
@@ -338,7 +353,7 @@ void Engine::Compute(std::span<const RowGroup> plan) {
         break;
     }
   }
-  std::erase_if(requests_, [](const auto& each) { return each.second->finished; });
+  Sweep();
   scheduler_.EndIteration(Seconds(start, Request::Clock::now()));
 }
 
@@ -365,6 +380,8 @@ void Engine::AfterPrefill(Request& request, const RowGroup& group, std::span<con
   Emit(request, token, logits);
   if (options_.policy != Policy::kFull && !request.finished) {
     MakeCompressed(request);
+  } else if (prefixes_) {
+    prefixes_->StartSave(request);
   }
   request.decoding_since = Request::Clock::now();
   request.result.prefill_s = Seconds(request.started, request.decoding_since);
@@ -385,6 +402,9 @@ void Engine::MakeCompressed(Request& request) {
                                       options_.keep, fast_pool_));
   request.tap.reset();
   request.result.full_cache = request.full->peak_bytes();
+  if (prefixes_ && options_.policy != Policy::kLossy) {
+    prefixes_->StartSave(request);
+  }
   if (moves_) {
     moves_->SaveAll(request);
   } else if (options_.policy == Policy::kLossy) {
@@ -473,29 +493,10 @@ void Engine::AfterVerify(Request& request, std::span<const float> logits) {
   }
 }
 
-// The request is over, but the link may still be at its pages.
-void Engine::Fail(Request& request) {
-  for (const auto& transfer : {request.save, request.reload}) {
-    if (transfer) {
-      transfer->Cancel();
-    }
-  }
-  request.result.finish_reason = FinishReason::kError;
-  request.compressed.reset();
-  Report(request);
-  const auto place = requests_.find(request.index);
-  leaving_.push_back(std::move(place->second));
-  requests_.erase(place);
-}
-
+// The request is over; what it holds goes when the link has let go of it.
 void Engine::Finish(Request& request) {
-  Report(request);
-  request.full.reset();
-  request.compressed.reset();
-  scheduler_.Finish(request.index);
-}
-
-void Engine::Report(Request& request) {
+  request.finished = true;
+  scheduler_.Leave(request.index);
   Result& result = request.result;
   result.decode_s = Seconds(request.decoding_since, Request::Clock::now());
   result.logits_digest = request.digest.value();
@@ -505,10 +506,34 @@ void Engine::Report(Request& request) {
   if (request.compressed) {
     result.compressed_cache = request.compressed->peak_bytes();
   }
+  request.compressed.reset();
+  for (const auto& transfer : {request.save, request.reload}) {
+    if (transfer) {
+      transfer->Cancel();
+    }
+  }
   if (events_.on_finish) {
     events_.on_finish(request.index, result);
   }
   results_[static_cast<std::size_t>(request.index)] = std::move(result);
+}
+
+// Lets go of requests that are over and that the link has no part of any more.
+void Engine::Sweep() {
+  std::erase_if(requests_, [this](const auto& each) {
+    Request& request = *each.second;
+    for (auto* transfer : {&request.save, &request.reload, &request.prefix}) {
+      if (request.finished && *transfer && (*transfer)->done()) {
+        transfer->reset();
+      }
+    }
+    if (!request.finished || request.moving()) {
+      return false;
+    }
+    request.full.reset();
+    scheduler_.Finish(request.index);
+    return true;
+  });
 }
 
 std::vector<Result> Engine::Run(std::vector<Prompt> prompts) {

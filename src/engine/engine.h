@@ -11,6 +11,7 @@
 
 #include "compressor/compressor.h"
 #include "engine/full_caches.h"
+#include "engine/prefixes.h"
 #include "engine/request.h"
 #include "model/transformer.h"
 #include "sampling/sampler.h"
@@ -32,8 +33,9 @@ struct EngineOptions {
   // Where full caches live under vericache and lockstep. In memory and without a bandwidth they
   // are read in place; otherwise each verify has its full cache brought to fast memory first.
   StoreName full_store;
-  std::optional<double> link_bandwidth;  // bytes/s; emulates a link of that speed
-  std::function<bool(TokenId)> is_end;   // tokens that end a text
+  std::optional<double> link_bandwidth;   // bytes/s; emulates a link of that speed
+  std::shared_ptr<PrefixStore> prefixes;  // where prompts' beginnings are kept; may be none
+  std::function<bool(TokenId)> is_end;    // tokens that end a text
 };
 
 // Throws UserError, naming the option, where one is out of range or the compressor unknown.
@@ -72,17 +74,17 @@ class Engine {
   Bytes fast_memory_peak() const { return fast_pool_.peak(); }
   // What the scheduler did so far, and how long the link was busy.
   const SchedulerCounts& counts() const { return scheduler_.counts(); }
-  double link_busy_seconds() const { return moves_ ? moves_->link().busy_seconds() : 0.0; }
+  double link_busy_seconds() const { return link_ ? link_->busy_seconds() : 0.0; }
 
  private:
   void Begin(Request& request);
   void CollectMoves();
+  void CollectPrefix(Request& request);
   void StartReload(Request& request);
   void PrepareRows(const RowGroup& group, Request& request);
   void Compute(std::span<const RowGroup> plan);
-  void Fail(Request& request);
   void Finish(Request& request);
-  void Report(Request& request);
+  void Sweep();
   void Emit(Request& request, TokenId token, std::span<const float> logits);
 
   void AfterPrefill(Request& request, const RowGroup& group, std::span<const float> logits);
@@ -103,9 +105,8 @@ class Engine {
   PagePool store_pool_;  // full caches that are read in place, outside fast memory
   std::function<bool()> stop_;
   Scheduler scheduler_;
-  std::map<int, std::unique_ptr<Request>> requests_;  // until they have ended, by index
-  // Ended by an error while the link still had a move of theirs.
-  std::vector<std::unique_ptr<Request>> leaving_;
+  // By index, until they have ended and the link has let go of them.
+  std::map<int, std::unique_ptr<Request>> requests_;
   std::vector<Result> results_;
   int submitted_ = 0;
 
@@ -115,8 +116,11 @@ class Engine {
   std::vector<int> row_outputs_;
   std::vector<AttentionTask> tasks_;
 
-  // Last, so that the link stops before what it moves goes. Empty where nothing is moved.
-  std::unique_ptr<FullCaches> moves_;
+  // Empty where nothing is moved or kept. The link is last, so that it stops before what it moves
+  // goes.
+  std::optional<FullCaches> moves_;
+  std::optional<Prefixes> prefixes_;
+  std::unique_ptr<Link> link_;
 };
 
 }  // namespace vericache

@@ -18,10 +18,10 @@ std::vector<std::vector<std::byte*>> AllGroups(const KvCache& cache, int slots) 
 
 }  // namespace
 
-FullCaches::FullCaches(const StoreName& name, std::optional<double> bandwidth, GroupShape shape)
+FullCaches::FullCaches(const StoreName& name, GroupShape shape, Link& link)
     : shape_(shape),
       store_(name.folder ? MakeDiskStore(*name.folder, shape) : MakeMemoryStore(shape)),
-      link_(std::make_unique<Link>(bandwidth)) {}
+      link_(link) {}
 
 void FullCaches::SaveAll(Request& request) {
   Check(!request.save, "a cache is saved once");
@@ -38,7 +38,7 @@ void FullCaches::SaveAll(Request& request) {
         request.stored->Save(step, std::vector<const std::byte*>(pages.begin(), pages.end()));
         return {shape_.bytes()};
       });
-  link_->Start(request.save);
+  link_.Start(request.save);
 }
 
 void FullCaches::SaveRows(Request& request, int first, int end) {
@@ -64,7 +64,7 @@ void FullCaches::SaveRows(Request& request, int first, int end) {
         request.stored->Save(from + step, pages);
         return {shape_.bytes()};
       });
-  link_->Start(request.save);
+  link_.Start(request.save);
 }
 
 void FullCaches::Reload(Request& request, int slots) {
@@ -77,7 +77,7 @@ void FullCaches::Reload(Request& request, int slots) {
         request.stored->Load(step, groups[static_cast<std::size_t>(step)]);
         return {shape_.bytes()};
       });
-  link_->Start(request.reload);
+  link_.Start(request.reload);
 }
 
 std::optional<Move> FullCaches::Ended(Request& request) {

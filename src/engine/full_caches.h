@@ -20,12 +20,12 @@ struct Move {
   double seconds = 0.0;
 };
 
-// One store and its link. A request's full cache is in fast memory while `request.full` has a
+// One store, behind a link. A request's full cache is in fast memory while `request.full` has a
 // value, and belongs to the link while a transfer of it is under way.
 class FullCaches {
  public:
   // Throws UserError where the store cannot be used.
-  FullCaches(const StoreName& name, std::optional<double> bandwidth, GroupShape shape);
+  FullCaches(const StoreName& name, GroupShape shape, Link& link);
 
   // Starts to save the whole full cache, after its prefill.
   void SaveAll(Request& request);
@@ -40,12 +40,10 @@ class FullCaches {
   // The move of this request that has ended since the last call, if any did.
   std::optional<Move> Ended(Request& request);
 
-  Link& link() { return *link_; }
-
  private:
   GroupShape shape_;
   std::unique_ptr<FullStore> store_;
-  std::unique_ptr<Link> link_;
+  Link& link_;
 };
 
 }  // namespace vericache

@@ -12,6 +12,7 @@
 #include "kvcache/kv_cache.h"
 #include "store/full_store.h"
 #include "store/link.h"
+#include "store/prefix_store.h"
 
 namespace vericache {
 
@@ -35,6 +36,7 @@ struct Result {
   int drafted_tokens = 0;
   int accepted_tokens = 0;
   int reloads = 0;         // of its full cache over the link
+  int reused_tokens = 0;   // of the prompt, whose cache was kept from an earlier one
   double prefill_s = 0.0;  // from its first chunk until it is ready to decode, compression included
   double decode_s = 0.0;   // from then on
   Bytes full_cache;        // the most that it held
@@ -74,6 +76,12 @@ struct Request {
   std::shared_ptr<Transfer> save;
   std::shared_ptr<Transfer> reload;
   std::vector<std::byte> rows_to_save;
+  // Of the prompt's beginning, where prefixes are kept.
+  std::vector<PrefixKey> prefix_keys;
+  std::shared_ptr<Transfer> prefix;
+  int prefix_tokens = 0;
+
+  bool moving() const { return save || reload || prefix; }
   LogitsDigest digest;
   Clock::time_point started;
   Clock::time_point decoding_since;

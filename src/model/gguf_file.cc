@@ -1,7 +1,10 @@
 #include "model/gguf_file.h"
 
+#include <xxhash.h>
+
 #include <algorithm>
 #include <array>
+#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <span>
@@ -151,6 +154,25 @@ std::optional<std::string> GgufFile::String(const std::string& key) const {
     Fail("metadata " + key + " is not a string");
   }
   return gguf_get_val_str(context_.get(), id);
+}
+
+std::string GgufFile::Fingerprint() const {
+  struct FreeState {
+    void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
+  };
+  const std::unique_ptr<XXH3_state_t, FreeState> state(XXH3_createState());
+  XXH3_128bits_reset(state.get());
+  std::ifstream file(path_, std::ios::binary);
+  std::vector<char> block(std::size_t{4} << 20U);
+  while (file.read(block.data(), static_cast<std::streamsize>(block.size())) || file.gcount() > 0) {
+    XXH3_128bits_update(state.get(), block.data(), static_cast<std::size_t>(file.gcount()));
+  }
+  const XXH128_hash_t hash = XXH3_128bits_digest(state.get());
+  std::array<char, 33> text{};
+  std::snprintf(text.data(), text.size(), "%016llx%016llx",
+                static_cast<unsigned long long>(hash.high64),
+                static_cast<unsigned long long>(hash.low64));
+  return text.data();
 }
 
 std::optional<std::int64_t> GgufFile::ArraySize(const std::string& key) const {

@@ -43,6 +43,9 @@ class GgufFile {
   // The number of elements of an array.
   std::optional<std::int64_t> ArraySize(const std::string& key) const;
 
+  // XXH3-128 over the whole file, as hexadecimal digits: weights and vocabulary. Reads it again.
+  std::string Fingerprint() const;
+
  private:
   struct FreeContext {
     void operator()(gguf_context* context) const;

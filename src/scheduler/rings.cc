@@ -6,6 +6,12 @@
 #include "base/check.h"
 
 namespace vericache {
+namespace {
+
+// Of a reload, in iterations: what takes longer is planned as if it took this long.
+constexpr double kLongest = 1 << 20;
+
+}  // namespace
 
 ReloadRings::Slot& ReloadRings::at(std::int64_t iteration) {
   const auto ahead = static_cast<std::size_t>(iteration - now_);
@@ -48,6 +54,7 @@ bool ReloadRings::Fits(int begin, int verify, std::int64_t share, Bytes bytes, B
 std::optional<Reservation> ReloadRings::Reserve(const FullCacheSize& cache, double iterations,
                                                 int draft_length, Bytes room) {
   Check(iterations > 0.0, "a reload takes time");
+  iterations = std::min(iterations, kLongest);
   const int span = std::max(1, static_cast<int>(std::ceil(iterations)));
   const auto share =
       static_cast<std::int64_t>(std::ceil(static_cast<double>(kIteration) * iterations / span));

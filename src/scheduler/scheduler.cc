@@ -59,6 +59,7 @@ const IterationPlan& Scheduler::Plan() {
   if (options_.policy == Policy::kLockstep) {
     BeginLockstep();
   } else {
+    SeekEarlier();
     BeginRounds();
   }
   AdmitNew();
@@ -95,7 +96,12 @@ void Scheduler::BeginRound(Job& job, int drafts) {
 
 bool Scheduler::Reserve(Job& job, int drafts) {
   const Bytes held = resident_ + prefill_;
-  job.reservation = rings_.Reserve(FullCache(job), ReloadIterations(job),
+  FullCacheSize cache = FullCache(job);
+  if (job.phase == Phase::kRound) {  // its draft is complete, so what the verify adds is known
+    cache.slots += job.drafted;
+    cache.limit = cache.slots + 1;
+  }
+  job.reservation = rings_.Reserve(cache, ReloadIterations(job),
                                    std::min(drafts, std::max(job.remaining() - 1, 0)),
                                    options_.room - std::min(held, options_.room));
   return job.reservation.has_value();
@@ -115,6 +121,27 @@ void Scheduler::BeginRounds() {
     }
     BeginRound(job, drafts);
     parked_.pop_front();
+  }
+}
+
+// A draft that ended before its time looks for an earlier verify, once, as long as its reload has
+// not begun.
+void Scheduler::SeekEarlier() {
+  for (auto& [request, job] : active_) {
+    if (job.phase != Phase::kRound || !job.complete() || !job.reservation || job.advanced ||
+        job.reload != Reload::kNone) {
+      continue;
+    }
+    job.advanced = true;
+    const Reservation old = *job.reservation;
+    rings_.Release(old);
+    if (!Reserve(job, 0) || job.reservation->verify >= old.verify) {
+      if (job.reservation) {
+        rings_.Release(*job.reservation);
+      }
+      rings_.Restore(old);
+      job.reservation = old;
+    }
   }
 }
 
@@ -171,16 +198,16 @@ void Scheduler::AdmitNew() {
                                .slots = need.prompt_tokens,
                                .limit = need.prompt_tokens}
                      .bytes();
-      prefill_begun_ = false;
+      claimed_ = need.resident + prefill_;
     } else {
       plan_.admit.push_back(request);
     }
     waiting_.pop_front();
   }
   // New reservations leave out what a prefill claims, and the old ones run off, so its turn comes.
-  if (storing_ && !prefill_begun_ &&
+  if (claimed_ &&
       resident_ + prefill_ + std::max(transient_, rings_.peak_memory()) <= options_.room) {
-    prefill_begun_ = true;
+    claimed_.reset();
     plan_.admit.push_back(*storing_);
   }
 }
@@ -224,24 +251,12 @@ bool Scheduler::LockstepDue() const {
 
 bool Scheduler::VerifiesNow(Job& job, bool lockstep_due) {
   const bool there = !options_.reloads || job.reload == Reload::kThere;
-  if (options_.policy == Policy::kLockstep) {
-    const bool verifies = lockstep_due && there;
-    if (options_.reloads && !verifies && job.complete() && !job.late &&
-        job.reservation->verify <= rings_.now()) {
-      job.late = true;
-      ++counts_.late_reloads;
-    }
-    return verifies;
-  }
-  if (!options_.reloads) {
-    return job.complete();
-  }
-  const bool due = job.reservation->verify <= rings_.now();
+  const bool due = options_.reloads && job.reservation->verify <= rings_.now();
   if (due && !there && !job.late) {
     job.late = true;
     ++counts_.late_reloads;
   }
-  return there && (due || job.complete());
+  return there && (options_.policy == Policy::kLockstep ? lockstep_due : due || job.complete());
 }
 
 void Scheduler::PlanRows() {
@@ -251,7 +266,7 @@ void Scheduler::PlanRows() {
     RowGroup group{.request = request, .kind = RowGroup::Kind::kDecode, .rows = 1};
     switch (job.phase) {
       case Phase::kPrefill:
-        if (prefilling || (storing_ == request && !prefill_begun_)) {
+        if (prefilling || (storing_ == request && claimed_)) {
           continue;
         }
         prefilling = true;
@@ -262,7 +277,9 @@ void Scheduler::PlanRows() {
         group.kind =
             options_.policy == Policy::kFull ? RowGroup::Kind::kDecode : RowGroup::Kind::kDraft;
         break;
+      case Phase::kLoading:
       case Phase::kParked:
+      case Phase::kLeaving:
         continue;
       case Phase::kRound:
         if (VerifiesNow(job, lockstep_due)) {
@@ -271,7 +288,6 @@ void Scheduler::PlanRows() {
         } else if (!job.complete()) {
           group.kind = RowGroup::Kind::kDraft;
         } else {
-          SeekEarlier(job);
           continue;
         }
         break;
@@ -280,26 +296,15 @@ void Scheduler::PlanRows() {
   }
 }
 
-// A draft that ended before its time looks for an earlier verify, once, as long as its reload has
-// not begun.
-void Scheduler::SeekEarlier(Job& job) {
-  if (options_.policy != Policy::kVeriCache || job.advanced || job.reload != Reload::kNone) {
-    return;
-  }
-  job.advanced = true;
-  const Reservation old = *job.reservation;
-  rings_.Release(old);
-  if (!Reserve(job, 0) || job.reservation->verify >= old.verify) {
-    if (job.reservation) {
-      rings_.Release(*job.reservation);
-    }
-    rings_.Restore(old);
-    job.reservation = old;
-  }
+void Scheduler::Loading(int request) {
+  at(request).phase = Phase::kLoading;
+  // The plan that begins it may have its first rows.
+  std::erase_if(plan_.rows, [request](const RowGroup& group) { return group.request == request; });
 }
 
 void Scheduler::Prefilled(int request, int rows) {
   Job& job = at(request);
+  job.phase = Phase::kPrefill;
   job.prefilled += rows;
   if (job.prefilled < job.need.prompt_tokens) {
     return;
@@ -317,6 +322,7 @@ void Scheduler::Stored(int request) {
   Check(storing_ == request, "only the last prefill holds fast memory");
   storing_.reset();
   prefill_ = {};
+  claimed_.reset();
 }
 
 void Scheduler::Decoded(int request) { ++at(request).emitted; }
@@ -348,6 +354,11 @@ void Scheduler::Reloaded(int request, Bytes bytes, double seconds) {
   if (seconds > 0.0 && bytes.count > 0) {
     bandwidth_.Observe(static_cast<double>(bytes.count) / seconds);
   }
+}
+
+void Scheduler::Leave(int request) {
+  at(request).phase = Phase::kLeaving;
+  std::erase(parked_, request);
 }
 
 void Scheduler::Finish(int request) {

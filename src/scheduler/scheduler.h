@@ -100,6 +100,9 @@ class Scheduler {
   // (then EndIteration brings it nearer), or where none is left.
   const IterationPlan& Plan();
 
+  // The begun request has no rows, nor any in the plan just made, until Prefilled says how much of
+  // its prompt was brought instead of computed, which may be none.
+  void Loading(int request);
   // `rows` of the prompt were computed; with the last of them the first token was emitted.
   void Prefilled(int request, int rows);
   // The full cache of a prefilled request has left fast memory for the store.
@@ -112,6 +115,8 @@ class Scheduler {
   void Verified(int request, int accepted);
   // The full cache has come: `bytes` in `seconds` of the link's time.
   void Reloaded(int request, Bytes bytes, double seconds);
+  // The request is over: no more rows. What it holds of fast memory stays counted until Finish.
+  void Leave(int request);
   // The request is over, and nothing of it is in fast memory any more.
   void Finish(int request);
   // The planned iteration took `seconds`; nullopt where it had no rows.
@@ -122,13 +127,13 @@ class Scheduler {
   int active() const { return static_cast<int>(active_.size()); }
   const SchedulerCounts& counts() const { return counts_; }
   // Fast memory that is given out now; at most `room`.
-  Bytes in_use() const { return resident_ + transient_ + (prefill_begun_ ? prefill_ : Bytes{}); }
+  Bytes in_use() const { return resident_ + transient_ + prefill_ - claimed_.value_or(Bytes{}); }
   // Of an iteration without prefill, and of the link, as measured lately.
   double iteration_s() const { return iteration_s_.value(); }
   double link_bandwidth() const { return bandwidth_.value(); }
 
  private:
-  enum class Phase { kPrefill, kDecode, kParked, kRound };
+  enum class Phase { kLoading, kPrefill, kDecode, kParked, kRound, kLeaving };
   enum class Reload { kNone, kStarted, kThere };
 
   struct Job {
@@ -158,6 +163,7 @@ class Scheduler {
   int WishedDraft(const Job& job) const;
   void BeginRound(Job& job, int drafts);
   bool Reserve(Job& job, int drafts);
+  void SeekEarlier();
   void BeginRounds();
   void BeginLockstep();
   void StartReloads();
@@ -165,7 +171,6 @@ class Scheduler {
   bool VerifiesNow(Job& job, bool lockstep_due);
   bool LockstepDue() const;
   void PlanRows();
-  void SeekEarlier(Job& job);
   Job& at(int request) { return active_.at(request); }
 
   SchedulerOptions options_;
@@ -174,10 +179,10 @@ class Scheduler {
   std::map<int, Job> active_;
   std::deque<int> parked_;      // prefilled and without a place, the longest waiting first
   std::optional<int> storing_;  // whose prefill holds, or claims, fast memory for its full cache
-  bool prefill_begun_ = false;
-  Bytes prefill_;
+  Bytes prefill_;               // its full cache
   Bytes resident_;
-  Bytes transient_;  // of reloads that were started
+  std::optional<Bytes> claimed_;  // of resident_ and prefill_, while that prefill has not begun
+  Bytes transient_;               // of reloads that were started
   Bytes memory_;
   RunningEstimate iteration_s_;
   RunningEstimate verify_iteration_s_;

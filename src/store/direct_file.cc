@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <liburing.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -120,18 +121,44 @@ void ReadQueue::Read(int file, std::uint64_t offset, std::span<std::byte> into) 
   }
 }
 
-DirectFile::DirectFile(const std::filesystem::path& path) {
+namespace {
+
+int OpenNew(const std::filesystem::path& path) {
   const int flags = O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC;
-  descriptor_ = open(path.c_str(), flags | O_DIRECT, 0600);
-  if (descriptor_ < 0 && errno == EINVAL) {
+  int file = open(path.c_str(), flags | O_DIRECT, 0600);
+  if (file < 0 && errno == EINVAL) {
     // Some file systems, such as tmpfs of older kernels, cannot go around the page cache.
     std::filesystem::remove(path);
-    descriptor_ = open(path.c_str(), flags, 0600);
+    file = open(path.c_str(), flags, 0600);
   }
-  if (descriptor_ < 0) {
+  if (file < 0) {
     Fail(errno, path.c_str());
   }
-  flock(descriptor_, LOCK_EX | LOCK_NB);
+  return file;
+}
+
+// True where `path` is the open file, and not another one of that name.
+bool IsAt(const std::filesystem::path& path, int file) {
+  struct stat named{};
+  struct stat opened{};
+  return stat(path.c_str(), &named) == 0 && fstat(file, &opened) == 0 &&
+         named.st_dev == opened.st_dev && named.st_ino == opened.st_ino;
+}
+
+}  // namespace
+
+DirectFile::DirectFile(const std::filesystem::path& path) {
+  while (true) {
+    descriptor_ = OpenNew(path);
+    // A RemoveUnused elsewhere may have come between: then it holds the lock, for a moment, and
+    // the file is gone.
+    while (flock(descriptor_, LOCK_EX) != 0 && errno == EINTR) {
+    }
+    if (IsAt(path, descriptor_)) {
+      return;
+    }
+    close(descriptor_);
+  }
 }
 
 DirectFile::~DirectFile() { close(descriptor_); }
@@ -150,14 +177,20 @@ void DirectFile::Write(std::uint64_t offset, std::span<const std::byte> data) {
   }
 }
 
-bool InUse(const std::filesystem::path& path) {
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+bool RemoveUnused(const std::filesystem::path& path) {
+  const int file = open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC);
   if (file < 0) {
     return false;
   }
-  const bool in_use = flock(file, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  // The lock is held until the file is gone, so that nobody takes it for theirs meanwhile.
+  std::error_code error;
+  const bool removed = flock(file, LOCK_EX | LOCK_NB) == 0 && IsAt(path, file) &&
+                       std::filesystem::remove(path, error);
   close(file);
-  return in_use;
+  if (error) {
+    throw std::filesystem::filesystem_error("remove", path, error);
+  }
+  return removed;
 }
 
 }  // namespace vericache

@@ -56,7 +56,8 @@ class DirectFile {
   int descriptor_ = -1;
 };
 
-// True where a living process holds the file.
-bool InUse(const std::filesystem::path& path);
+// Removes the file unless a living process holds it or it cannot be opened; true where it did.
+// Throws std::filesystem::filesystem_error where it may not.
+bool RemoveUnused(const std::filesystem::path& path);
 
 }  // namespace vericache

@@ -96,12 +96,19 @@ class DiskStore : public FullStore {
   explicit DiskStore(std::shared_ptr<Folder> folder) : folder_(std::move(folder)) {}
 
   std::unique_ptr<StoredCache> Create() override {
-    const std::filesystem::path path = folder_->path / (std::to_string(getpid()) + "-" +
-                                                        std::to_string(folder_->next++) + kSuffix);
-    try {
-      return std::make_unique<DiskCache>(folder_, path);
-    } catch (const std::system_error& error) {
-      throw StoreError(path.string() + ": cannot be made (" + error.code().message() + ")");
+    while (true) {
+      const std::filesystem::path path =
+          folder_->path /
+          (std::to_string(getpid()) + "-" + std::to_string(folder_->next++) + kSuffix);
+      try {
+        return std::make_unique<DiskCache>(folder_, path);
+      } catch (const std::system_error& error) {
+        // The name may be taken by another store of this process, or by a process of the same
+        // number in another container.
+        if (error.code() != std::errc::file_exists) {
+          throw StoreError(path.string() + ": cannot be made (" + error.code().message() + ")");
+        }
+      }
     }
   }
 
@@ -115,8 +122,8 @@ std::unique_ptr<FullStore> MakeDiskStore(const std::filesystem::path& path, Grou
   try {
     std::filesystem::create_directories(path);
     for (const auto& entry : std::filesystem::directory_iterator(path)) {
-      if (entry.path().extension() == kSuffix && !InUse(entry.path())) {
-        std::filesystem::remove(entry.path());
+      if (entry.path().extension() == kSuffix) {
+        RemoveUnused(entry.path());
       }
     }
   } catch (const std::filesystem::filesystem_error& error) {

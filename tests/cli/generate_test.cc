@@ -74,6 +74,7 @@ TEST(CliGenerate, JsonHasExactlyTheseKeys) {
                                           "drafted_tokens",
                                           "accepted_tokens",
                                           "reloads",
+                                          "reused_tokens",
                                           "acceptance_length",
                                           "prefill_tokens_per_s",
                                           "decode_tokens_per_s",

@@ -107,6 +107,14 @@ RC_GTEST_PROP(LosslessProperty, EqualsFull, ()) {
     default:
       options.full_store.folder = folder.path();
   }
+  if (Within(0, 3) == 0) {  // what an earlier request of the run, or the run before, left
+    options.prefixes = MakePrefixStore(
+        Within(0, 2) == 0 ? "memory:64MiB" : "disk:" + (folder.path() / "prefixes").string(),
+        model);
+    if (Within(0, 2) == 0) {
+      RunEngine(model, options, {prompts[0]});
+    }
+  }
   const bool scarce = *rc::gen::arbitrary<bool>();
   if (scarce) {  // just enough for any one of them: requests wait for each other
     options.fast_memory = {};
@@ -126,7 +134,7 @@ RC_GTEST_PROP(LosslessProperty, EqualsFull, ()) {
            << (scarce ? " scarce" : "") << " " << Name(options.policy)
            << (options.adaptive_draft ? " adaptive" : "") << " link "
            << options.link_bandwidth.value_or(0) << (options.full_store.folder ? " disk" : "")
-           << "\n";
+           << (options.prefixes ? " prefixes" : "") << "\n";
 
   Engine engine(model, options);
   const std::vector<Result> results = engine.Run(prompts);

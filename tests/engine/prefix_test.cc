@@ -1,0 +1,125 @@
+// Prompts that begin as an earlier one did start from its cache, and emit what they would have.
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "gtest/gtest.h"
+#include "support/engine_runs.h"
+#include "support/tiny_gguf.h"
+
+namespace vericache {
+namespace {
+
+// Two chunks and a bit that all share, then a part of their own.
+std::vector<Prompt> Prompts() {
+  std::vector<Prompt> prompts;
+  const std::vector<TokenId> begin = RandomTokens(600, 320, 7);
+  for (unsigned i = 0; i < 3; ++i) {
+    Prompt prompt{.id = std::to_string(i), .tokens = begin, .max_tokens = 30};
+    const std::vector<TokenId> rest = RandomTokens(100 + 40 * static_cast<int>(i), 320, i);
+    prompt.tokens.insert(prompt.tokens.end(), rest.begin(), rest.end());
+    prompts.push_back(std::move(prompt));
+  }
+  return prompts;
+}
+
+class PrefixReuse : public testing::TestWithParam<const char*> {
+ protected:
+  std::string Place() const {
+    return std::string(GetParam()) == "disk" ? "disk:" + (folder_.path() / "p").string()
+                                             : "memory:64MiB";
+  }
+  TempDir folder_;
+};
+
+TEST_P(PrefixReuse, LaterPromptsComputeOnlyTheirOwnPart) {
+  const Model& model = LoadTiny({});
+  const std::vector<Result> full = RunFull(model, Prompts());
+  for (const Policy policy : {Policy::kFull, Policy::kVeriCache, Policy::kLockstep}) {
+    for (const bool reloads : {false, true}) {
+      EngineOptions options = VeriCacheOptions("snapkv+kivi4", 0.5, 6);
+      options.policy = policy;
+      options.prefixes = MakePrefixStore(Place(), model);
+      if (reloads) {
+        options.link_bandwidth = 1e9;
+      }
+      // One after the other, each in an engine of its own.
+      const bool kept_from_before = policy != Policy::kFull || reloads;
+      for (std::size_t i = 0; i < full.size(); ++i) {
+        const std::vector<Result> results = RunEngine(model, options, {Prompts()[i]});
+        EXPECT_EQ(Difference({full[i]}, results), "") << Name(policy);
+        if (i > 0 || (std::string(GetParam()) == "disk" && kept_from_before)) {
+          EXPECT_EQ(results[0].reused_tokens, 512) << Name(policy);
+        } else {
+          EXPECT_EQ(results[0].reused_tokens, 0);
+        }
+      }
+    }
+  }
+}
+
+// A whole prompt that is kept still computes its last tokens: they give the first logits, and what
+// the compressor looks at.
+TEST_P(PrefixReuse, SamePromptAgain) {
+  const Model& model = LoadTiny({});
+  const Prompt prompt{.id = "0", .tokens = RandomTokens(512, 320, 3), .max_tokens = 20};
+  for (const char* compressor : {"snapkv", "kivi4"}) {
+    EngineOptions options = VeriCacheOptions(compressor, 0.5, 6);
+    options.prefixes = MakePrefixStore(Place(), model);
+    for (int turn = 0; turn < 3; ++turn) {
+      const std::vector<Result> results = RunEngine(model, options, {prompt});
+      EXPECT_EQ(Difference(RunFull(model, {prompt}), results), "");
+      EXPECT_TRUE(turn == 0 || results[0].reused_tokens == 256);
+    }
+  }
+}
+
+TEST_P(PrefixReuse, AnotherModelFindsNothing) {
+  EngineOptions options = VeriCacheOptions("none", 1.0, 6);
+  const Model& model = LoadTiny({});
+  options.prefixes = MakePrefixStore(Place(), model);
+  RunEngine(model, options, {Prompts()[0]});
+  EXPECT_EQ(RunEngine(LoadTiny({.seed = 2}), options, {Prompts()[1]})[0].reused_tokens, 0);
+  EXPECT_EQ(RunEngine(model, options, {Prompts()[1]})[0].reused_tokens, 512);
+}
+
+INSTANTIATE_TEST_SUITE_P(Places, PrefixReuse, testing::Values("memory", "disk"),
+                         [](const auto& place) { return std::string(place.param); });
+
+// What is damaged is computed again, and kept anew.
+TEST(PrefixFaults, DamagedFilesAreNotUsed) {
+  const Model& model = LoadTiny({});
+  const TempDir folder;
+  EngineOptions options = VeriCacheOptions("snapkv", 0.5, 6);
+  options.prefixes = MakePrefixStore("disk:" + folder.path().string(), model);
+  const std::vector<Result> full = RunFull(model, Prompts());
+  RunEngine(model, options, {Prompts()[0]});
+  for (int turn = 0; turn < 2; ++turn) {
+    for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
+      if (turn == 0) {
+        std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+        file.seekp(5000);
+        file.write("damaged", 7);
+      } else {
+        std::filesystem::resize_file(entry.path(), 100);
+      }
+    }
+    const std::vector<Result> results = RunEngine(model, options, {Prompts()[1]});
+    EXPECT_EQ(Difference({full[1]}, results), "");
+    EXPECT_EQ(results[0].reused_tokens, 0);
+    EXPECT_EQ(RunEngine(model, options, {Prompts()[1]})[0].reused_tokens, 512);
+  }
+}
+
+TEST(PrefixPlace, OthersAreRefused) {
+  const Model& model = LoadTiny({});
+  for (const char* text :
+       {"", "memory", "memory:", "memory:lots", "disk:", "tape:x", "disk:/dev/null/x"}) {
+    EXPECT_THROW(MakePrefixStore(text, model), UserError) << text;
+  }
+}
+
+}  // namespace
+}  // namespace vericache

@@ -1,0 +1,89 @@
+// The rules that every plan keeps.
+#include <algorithm>
+#include <vector>
+
+#include "scheduler/driver.h"
+
+namespace vericache::testing {
+
+void Driver::CheckRows(const RowGroup& group) {
+  Request& request = at(group.request);
+  Require(request.running() && !request.loading, "rows are of running requests");
+  Require((group.kind == RowGroup::Kind::kPrefill) == request.prefilling(), "prefill comes first");
+  Iteration& iteration = history_.back();
+  iteration.rows = true;
+  switch (group.kind) {
+    case RowGroup::Kind::kPrefill:
+      Require(!iteration.prefill, "one chunk of prefill at a time");
+      iteration.prefill = true;
+      Require(group.rows ==
+                  std::min(options().prefill_chunk, request.need.prompt_tokens - request.prefilled),
+              "a chunk is as large as it may be");
+      request.slots = request.prefilled + group.rows;
+      return;
+    case RowGroup::Kind::kDecode:
+      Require(policy() == Policy::kFull && group.rows == 1, "only the full policy decodes");
+      return;
+    case RowGroup::Kind::kDraft:
+      Require(policy() != Policy::kFull && group.rows == 1, "a draft is one row");
+      if (Verifies(policy())) {
+        CheckDraft(request);
+      }
+      return;
+    case RowGroup::Kind::kVerify:
+      ++iteration.verifies;
+      Require(Verifies(policy()), "only a policy that verifies does");
+      Require(group.rows == request.drafted + 1, "a verify has all drafts and one row more");
+      Require(!transient() || request.reload == Reload::kThere, "a verify has its full cache");
+      request.slots = request.full_slots() + group.rows;
+      return;
+  }
+}
+
+void Driver::CheckDraft(const Request& request) const {
+  Require(!request.draft_complete(), "a draft stops at its end, and a token before what remains");
+  const bool placed = transient() && policy() == Policy::kVeriCache;
+  Require(
+      request.drafted < (placed ? LookAhead(options().draft_length) - 1 : options().draft_length),
+      "no draft is longer than it may be");
+}
+
+// Who has no rows waits for the link, for a place, or for others.
+void Driver::CheckWaiting(const std::vector<bool>& has_rows) const {
+  for (std::size_t i = 0; i < requests_.size(); ++i) {
+    const Request& request = requests_[i];
+    if (!request.running() || has_rows[i]) {
+      continue;
+    }
+    if (request.loading) {
+      continue;
+    }
+    if (request.prefilling()) {
+      Require(history_.back().prefill || history_.back().load,
+              "a prefill waits for another one only");
+      continue;
+    }
+    Require(Verifies(policy()), "who needs no verify runs in every iteration");
+    Require(policy() == Policy::kLockstep || (transient() && request.reload != Reload::kThere),
+            "a verify waits for its full cache only");
+  }
+}
+
+// What is really in fast memory is within what the scheduler gave out, and that is within the room.
+void Driver::CheckMemory() {
+  Bytes held;
+  Iteration& iteration = history_.back();
+  for (const Request& each : requests_) {
+    iteration.running += each.running() ? 1 : 0;
+    if (each.begun && !each.gone) {
+      held += each.need.resident + (transient() ? Groups(each.slots) : Bytes{});
+      iteration.full_caches += each.slots > 0 ? 1 : 0;
+    }
+  }
+  Require(held <= scheduler_.in_use(), "what is held was given out");
+  Require(scheduler_.in_use() <= options().room, "fast memory holds what is given out");
+  iteration.in_use = scheduler_.in_use();
+  iteration.late = scheduler_.counts().late_reloads;
+}
+
+}  // namespace vericache::testing

@@ -1,0 +1,92 @@
+// Many requests, and long ones.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdio>
+#include <vector>
+
+#include "scheduler/driver.h"
+#include "scheduler/scheduler.h"
+
+namespace vericache {
+namespace {
+
+using testing::Driver;
+
+// A group of 4 slots has 40 bytes.
+SchedulerOptions Options() {
+  return {.prefill_chunk = 1000,
+          .room = {1'000'000'000},
+          .memory = {1'000'000'000},
+          .reloads = true,
+          .group = {40},
+          .group_slots = 4};
+}
+
+// Iterations that a text of 400 tokens takes.
+std::size_t Iterations(double acceptance, bool adaptive) {
+  SchedulerOptions options = Options();
+  options.reloads = false;
+  options.draft_length = 16;
+  options.adaptive = adaptive;
+  Driver driver({.scheduler = options, .acceptance = acceptance},
+                {{.prompt_tokens = 10, .max_tokens = 400}});
+  driver.Run();
+  return driver.history().size();
+}
+
+TEST(Scheduler, AdaptiveDraftsAreShortWhereFewAreAccepted) {
+  EXPECT_LT(Iterations(0.0, true), Iterations(0.0, false) / 4);
+  EXPECT_LE(Iterations(1.0, true), Iterations(1.0, false));
+}
+
+// Where the link is too slow for all, they take turns.
+TEST(Scheduler, NobodyHasTwoRoundsMoreThanOthers) {
+  SchedulerOptions options = Options();
+  options.batch = 8;
+  Driver driver({.scheduler = options, .bandwidth = 3000.0, .acceptance = 0.0},
+                std::vector<RequestNeed>(8, {.prompt_tokens = 100, .max_tokens = 100}));
+  while (driver.scheduler().waiting() > 0 || driver.history().back().prefill) {
+    driver.Step();
+  }
+  // Without any accepted, a round emits a token.
+  std::vector<int> start;
+  for (int i = 0; i < 8; ++i) {
+    start.push_back(driver.emitted(i));
+  }
+  while (driver.Step() && driver.scheduler().active() == 8) {
+    std::vector<int> rounds;
+    for (std::size_t i = 0; i < 8; ++i) {
+      rounds.push_back(driver.emitted(static_cast<int>(i)) - start[i]);
+    }
+    ASSERT_LE(*std::max_element(rounds.begin(), rounds.end()),
+              *std::min_element(rounds.begin(), rounds.end()) + 2);
+  }
+}
+
+// No time is asserted: machines differ.
+TEST(Scheduler, PlansForManyRequests) {
+  constexpr int kRequests = 256;
+  constexpr int kIterations = 4000;
+  SchedulerOptions options = Options();
+  options.draft_length = 64;
+  options.adaptive = true;
+  options.batch = kRequests;
+  // A full cache is copied in a quarter of an iteration, or, too slowly for all, in two.
+  for (const double copy : {0.25, 2.0}) {
+    Driver driver(
+        {.scheduler = options, .bandwidth = 1e4 / (copy * 0.02), .acceptance = 0.95},
+        std::vector<RequestNeed>(kRequests, {.prompt_tokens = 1000, .max_tokens = 100'000}));
+    for (int i = 0; i < kIterations; ++i) {
+      ASSERT_TRUE(driver.Step());
+    }
+    EXPECT_EQ(driver.scheduler().active(), kRequests);
+    EXPECT_GT(driver.scheduler().counts().rounds, kIterations / 4);
+    std::printf("%d requests, reloads of %.2f iterations: %.1f microseconds for each plan\n",
+                kRequests, copy, driver.planning_s() / kIterations * 1e6);
+  }
+}
+
+}  // namespace
+}  // namespace vericache

@@ -1,0 +1,296 @@
+#include "scheduler/scheduler.h"
+
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <vector>
+
+namespace vericache {
+namespace {
+
+using Kind = RowGroup::Kind;
+
+// A group of 4 slots has 40 bytes; the link copies 60 in an iteration.
+SchedulerOptions Options(Policy policy) {
+  return {.policy = policy,
+          .draft_length = 4,
+          .batch = 4,
+          .prefill_chunk = 8,
+          .room = {10'000},
+          .memory = {10'000},
+          .reloads = true,
+          .group = {40},
+          .group_slots = 4,
+          .link_bandwidth = 6000.0,
+          .iteration_s = 0.01};
+}
+
+// Its full cache has 3 groups after the prefill, and copying them takes two iterations.
+constexpr RequestNeed kNeed = {
+    .prompt_tokens = 10, .max_tokens = 20, .resident = {100}, .memory = {500}};
+
+void EndIteration(Scheduler& scheduler) { scheduler.EndIteration(0.01); }
+
+// Request 0, which is the only one, is prefilled and its full cache is in the store.
+Scheduler AfterPrefill(const SchedulerOptions& options, int max_tokens = kNeed.max_tokens) {
+  RequestNeed need = kNeed;
+  need.max_tokens = max_tokens;
+  Scheduler scheduler(options);
+  scheduler.Submit(0, need);
+  for (const int rows : {8, 2}) {
+    const IterationPlan& plan = scheduler.Plan();
+    EXPECT_EQ(plan.rows.size(), 1U);
+    EXPECT_EQ(plan.rows.at(0).kind, Kind::kPrefill);
+    EXPECT_EQ(plan.rows.at(0).rows, rows);
+    scheduler.Prefilled(0, rows);
+    EndIteration(scheduler);
+  }
+  if (options.reloads && options.policy != Policy::kFull) {
+    scheduler.Stored(0);
+  }
+  return scheduler;
+}
+
+// Plans an iteration in which request 0 drafts, and whether its reload starts with it.
+void Draft(Scheduler& scheduler, bool reloads, bool ends = false) {
+  const IterationPlan& plan = scheduler.Plan();
+  EXPECT_EQ(plan.reload.size(), reloads ? 1U : 0U);
+  ASSERT_EQ(plan.rows.size(), 1U);
+  EXPECT_EQ(plan.rows[0].kind, Kind::kDraft);
+  EXPECT_EQ(plan.rows[0].rows, 1);
+  scheduler.Drafted(0, ends);
+  EndIteration(scheduler);
+}
+
+// Plans an iteration in which request 0 verifies `rows` rows, and all drafts are accepted.
+void Verify(Scheduler& scheduler, int rows) {
+  const IterationPlan& plan = scheduler.Plan();
+  EXPECT_TRUE(plan.reload.empty());
+  ASSERT_EQ(plan.rows.size(), 1U);
+  EXPECT_EQ(plan.rows[0].kind, Kind::kVerify);
+  EXPECT_EQ(plan.rows[0].rows, rows);
+  scheduler.Verified(0, rows - 1);
+  EndIteration(scheduler);
+}
+
+// Plans an iteration in which request 0 waits.
+void Wait(Scheduler& scheduler, bool reloads) {
+  const IterationPlan& plan = scheduler.Plan();
+  EXPECT_EQ(plan.reload.size(), reloads ? 1U : 0U);
+  EXPECT_TRUE(plan.rows.empty());
+  scheduler.EndIteration(std::nullopt);
+}
+
+TEST(NeededRoom, IsTheFullCachesOnlyWhereItIsTransient) {
+  for (const Policy policy :
+       {Policy::kFull, Policy::kLossy, Policy::kVeriCache, Policy::kLockstep}) {
+    SchedulerOptions options = Options(policy);
+    options.reloads = false;
+    EXPECT_EQ(Scheduler(options).NeededRoom(kNeed), Bytes{100}) << Name(policy);
+  }
+  EXPECT_EQ(Scheduler(Options(Policy::kFull)).NeededRoom(kNeed), Bytes{100});
+  // That of the prompt, and that of all 30 tokens.
+  EXPECT_EQ(Scheduler(Options(Policy::kLossy)).NeededRoom(kNeed), Bytes{100 + 3 * 40});
+  EXPECT_EQ(Scheduler(Options(Policy::kVeriCache)).NeededRoom(kNeed), Bytes{100 + 8 * 40});
+  EXPECT_EQ(Scheduler(Options(Policy::kLockstep)).NeededRoom(kNeed), Bytes{100 + 8 * 40});
+}
+
+TEST(Scheduler, ARoundDraftsWhileTheFullCacheComes) {
+  Scheduler scheduler = AfterPrefill(Options(Policy::kVeriCache));
+  for (int i = 0; i < 4; ++i) {
+    Draft(scheduler, i == 2);
+  }
+  scheduler.Reloaded(0, {120}, 0.02);
+  Verify(scheduler, 5);
+  // The full cache has another group now, and takes another iteration.
+  for (int i = 0; i < 4; ++i) {
+    Draft(scheduler, i == 1);
+  }
+  scheduler.Reloaded(0, {160}, 0.16 / 6);
+  Verify(scheduler, 5);
+  EXPECT_EQ(scheduler.counts().rounds, 2);
+  EXPECT_EQ(scheduler.counts().reloads, 2);
+  EXPECT_EQ(scheduler.counts().late_reloads, 0);
+}
+
+TEST(Scheduler, AFullCacheThatComesEarlyWaitsForTheDraft) {
+  Scheduler scheduler = AfterPrefill(Options(Policy::kVeriCache));
+  Draft(scheduler, false);
+  Draft(scheduler, false);
+  Draft(scheduler, true);
+  scheduler.Reloaded(0, {120}, 0.001);
+  Draft(scheduler, false);
+  Verify(scheduler, 5);
+}
+
+TEST(Scheduler, ALateReloadDelaysItsVerifyAndIsCountedOnce) {
+  Scheduler scheduler = AfterPrefill(Options(Policy::kVeriCache));
+  for (int i = 0; i < 4; ++i) {
+    Draft(scheduler, i == 2);
+  }
+  for (int i = 0; i < 3; ++i) {
+    Wait(scheduler, false);
+  }
+  scheduler.Reloaded(0, {120}, 0.05);
+  Verify(scheduler, 5);
+  EXPECT_EQ(scheduler.counts().late_reloads, 1);
+}
+
+TEST(Scheduler, ADraftThatEndsEarlyVerifiesEarlier) {
+  SchedulerOptions options = Options(Policy::kVeriCache);
+  options.draft_length = 19;
+  Scheduler scheduler = AfterPrefill(options);
+  Draft(scheduler, false);
+  Draft(scheduler, false, true);
+  // Its verify was 17 iterations ahead.
+  Wait(scheduler, true);
+  Wait(scheduler, false);
+  scheduler.Reloaded(0, {120}, 0.02);
+  Verify(scheduler, 3);
+  EXPECT_EQ(scheduler.counts().late_reloads, 0);
+}
+
+TEST(Scheduler, TheLastRoundIsAsShortAsWhatRemains) {
+  SchedulerOptions options = Options(Policy::kVeriCache);
+  options.draft_length = 19;
+  Scheduler scheduler = AfterPrefill(options, 4);
+  Draft(scheduler, true);
+  Draft(scheduler, false);
+  scheduler.Reloaded(0, {120}, 0.02);
+  Verify(scheduler, 3);
+}
+
+// A request that fails, or verifies before its time, leaves its place on the link to another one.
+TEST(Scheduler, APlaceThatIsNotUsedIsFreeAtOnce) {
+  for (const bool fails : {true, false}) {
+    SchedulerOptions options = Options(Policy::kVeriCache);
+    options.link_bandwidth = 600.0;  // a reload takes the whole window
+    Scheduler scheduler = AfterPrefill(options);
+    Draft(scheduler, true, true);
+    scheduler.Submit(1, kNeed);
+    for (const int rows : {8, 2}) {
+      scheduler.Plan();
+      scheduler.Prefilled(1, rows);
+      EndIteration(scheduler);
+    }
+    scheduler.Stored(1);
+    Wait(scheduler, false);  // both
+    if (fails) {
+      scheduler.Finish(0);
+    } else {
+      scheduler.Reloaded(0, {120}, 0.0);
+      Verify(scheduler, 2);
+    }
+    const IterationPlan& plan = scheduler.Plan();
+    EXPECT_EQ(plan.reload, std::vector<int>{1});
+    ASSERT_EQ(plan.rows.size(), 1U);
+    EXPECT_EQ(plan.rows[0].kind, Kind::kDraft);
+  }
+}
+
+TEST(Scheduler, WhatIsReadInPlaceIsVerifiedWithoutAReload) {
+  for (const Policy policy : {Policy::kVeriCache, Policy::kLockstep}) {
+    SchedulerOptions options = Options(policy);
+    options.reloads = false;
+    Scheduler scheduler = AfterPrefill(options);
+    for (int i = 0; i < 4; ++i) {
+      Draft(scheduler, false);
+    }
+    Verify(scheduler, 5);
+    Draft(scheduler, false, true);
+    Verify(scheduler, 2);
+  }
+}
+
+TEST(Scheduler, TheNextRequestBeginsOnceTheFullCacheBeforeIsStored) {
+  Scheduler scheduler(Options(Policy::kVeriCache));
+  scheduler.Submit(3, kNeed);
+  scheduler.Submit(5, kNeed);
+  EXPECT_EQ(scheduler.Plan().admit, std::vector<int>{3});
+  scheduler.Prefilled(3, 8);
+  EndIteration(scheduler);
+  scheduler.Plan();
+  scheduler.Prefilled(3, 2);
+  EndIteration(scheduler);
+  EXPECT_TRUE(scheduler.Plan().admit.empty());
+  EndIteration(scheduler);
+  scheduler.Stored(3);
+  EXPECT_EQ(scheduler.Plan().admit, std::vector<int>{5});
+}
+
+// A request whose prefill does not fit beside the reloads under way gets its memory when it begins.
+TEST(Scheduler, WhoWaitsForRoomHoldsNone) {
+  for (const bool leaves : {false, true}) {
+    SchedulerOptions options = Options(Policy::kVeriCache);
+    options.room = {2 * 100 + 8 * 40};
+    Scheduler scheduler = AfterPrefill(options);
+    for (int i = 0; i < 3; ++i) {
+      Draft(scheduler, i == 2);
+    }
+    scheduler.Submit(1, {.prompt_tokens = 28, .max_tokens = 2, .resident = {100}, .memory = {500}});
+    Draft(scheduler, false);
+    EXPECT_EQ(scheduler.active(), 2);
+    EXPECT_EQ(scheduler.in_use(), Bytes{100 + 4 * 40});
+    if (leaves) {
+      scheduler.Finish(1);
+    }
+    EXPECT_EQ(scheduler.in_use(), Bytes{100 + 4 * 40});
+    scheduler.Reloaded(0, {120}, 0.02);
+    Verify(scheduler, 5);
+    EXPECT_EQ(scheduler.in_use(), Bytes{100});
+    EXPECT_EQ(scheduler.Plan().admit, leaves ? std::vector<int>{} : std::vector<int>{1});
+    EXPECT_EQ(scheduler.in_use(), leaves ? Bytes{100} : Bytes{2 * 100 + 7 * 40});
+  }
+}
+
+TEST(Scheduler, BatchAndMemoryHoldOthersBack) {
+  for (const bool by_batch : {true, false}) {
+    SchedulerOptions options = Options(Policy::kFull);
+    options.batch = by_batch ? 2 : 4;
+    options.memory = {by_batch ? 10'000U : 1499U};
+    Scheduler scheduler(options);
+    for (const int request : {0, 1, 2}) {
+      scheduler.Submit(request, kNeed);
+    }
+    EXPECT_EQ(scheduler.Plan().admit, (std::vector<int>{0, 1}));
+    EXPECT_EQ(scheduler.active(), 2);
+    EXPECT_EQ(scheduler.waiting(), 1);
+    EndIteration(scheduler);
+    scheduler.Finish(1);
+    EXPECT_EQ(scheduler.Plan().admit, std::vector<int>{2});
+  }
+}
+
+TEST(Scheduler, MeasuresReplaceTheGuessesAndPrefillIsLeftOut) {
+  Scheduler scheduler(Options(Policy::kVeriCache));
+  scheduler.Submit(0, kNeed);
+  scheduler.Plan();
+  scheduler.Prefilled(0, 8);
+  scheduler.EndIteration(3.0);
+  EXPECT_EQ(scheduler.iteration_s(), 0.01);
+  scheduler.Plan();
+  scheduler.Prefilled(0, 2);
+  scheduler.EndIteration(3.0);
+  scheduler.Stored(0);
+  scheduler.Plan();
+  scheduler.Drafted(0, false);
+  scheduler.EndIteration(0.5);
+  EXPECT_EQ(scheduler.iteration_s(), 0.5);
+  scheduler.Reloaded(0, {120}, 0.25);
+  EXPECT_EQ(scheduler.link_bandwidth(), 480.0);
+}
+
+TEST(RunningEstimate, FollowsWhatIsMeasured) {
+  RunningEstimate estimate(1000.0);
+  EXPECT_EQ(estimate.value(), 1000.0);
+  estimate.Observe(2.0);
+  estimate.Observe(4.0);
+  EXPECT_DOUBLE_EQ(estimate.value(), 3.0);
+  for (int i = 0; i < 100; ++i) {
+    estimate.Observe(7.0);
+  }
+  EXPECT_NEAR(estimate.value(), 7.0, 0.01);
+}
+
+}  // namespace
+}  // namespace vericache
