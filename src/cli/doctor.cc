@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -5,6 +6,7 @@
 
 #include "attention/kernel.h"
 #include "base/bandwidth.h"
+#include "base/memory.h"
 #include "cli/commands.h"
 #include "cli/output.h"
 #include "ggml-cpu.h"
@@ -66,6 +68,14 @@ std::string GgmlInstructionSets() {
   return text.empty() ? "none" : text;
 }
 
+// Of the type that most weights have, over many rows.
+double ProductFlops(const std::vector<TypeReport>& reports) {
+  const auto most = std::max_element(
+      reports.begin(), reports.end(),
+      [](const TypeReport& a, const TypeReport& b) { return a.bytes < b.bytes; });
+  return most->costs.back().exact_flops_per_s;
+}
+
 nlohmann::ordered_json TypeJson(const TypeReport& report) {
   nlohmann::ordered_json object;
   object["type"] = ggml_type_name(report.type);
@@ -102,6 +112,8 @@ void RunDoctor(const DoctorArguments& arguments) {
     object["ggml_instruction_sets"] = GgmlInstructionSets();
     object["threads"] = arguments.threads;
     object["read_bandwidth_bytes_per_s"] = bandwidth;
+    object["memory_bytes"] = AvailableMemory().count;
+    object["product_flops_per_s"] = ProductFlops(model.reports());
     object["weight_types"] = nlohmann::ordered_json::array();
     for (const TypeReport& report : model.reports()) {
       object["weight_types"].push_back(TypeJson(report));
@@ -130,7 +142,9 @@ void RunDoctor(const DoctorArguments& arguments) {
                           SelectKernel().name + " (this machine runs: " + kernels + ")"},
                          {"ggml instruction sets", GgmlInstructionSets()},
                          {"read bandwidth", Fixed(bandwidth / 1e9, 1) + " GB/s with " +
-                                                std::to_string(arguments.threads) + " threads"}})
+                                                std::to_string(arguments.threads) + " threads"},
+                         {"weight products",
+                          Fixed(ProductFlops(model.reports()) / 1e9, 1) + " GFLOP/s at 512 rows"}})
                 .c_str());
 
   std::printf("\nExactness of weight products (a row's bits must not depend on other rows):\n");

@@ -1,15 +1,13 @@
 #include <algorithm>
 #include <atomic>
-#include <charconv>
 #include <csignal>
 #include <cstdio>
 #include <fstream>
 #include <memory>
-#include <thread>
 
 #include "base/error.h"
-#include "base/memory.h"
 #include "cli/commands.h"
+#include "cli/engine_arguments.h"
 #include "cli/output.h"
 #include "cli/prompts.h"
 
@@ -26,14 +24,10 @@ struct GenerateArguments {
   bool chat = false;
   int max_tokens = 256;
   std::string policy = "vericache";
-  std::string draft_length = "16";
-  std::string fast_memory;
-  std::string full_store = "memory";
-  std::string link_bandwidth;
-  std::string prefixes;
   bool json = false;
   std::string stats_json;
-  EngineOptions engine;
+  int batch = 1;
+  EngineArguments engine;
 };
 
 std::vector<PromptText> GatherPrompts(const GenerateArguments& arguments, bool has_prompt) {
@@ -157,42 +151,11 @@ class WholeFile {
   std::ofstream file_;
 };
 
-// "16", or "auto": adapted, and at most 32.
-void SetDraftLength(const std::string& text, EngineOptions& options) {
-  constexpr int kLongest = 32;
-  options.adaptive_draft = text == "auto";
-  if (options.adaptive_draft) {
-    options.draft_length = kLongest;
-    return;
-  }
-  const auto [end, error] =
-      std::from_chars(text.data(), text.data() + text.size(), options.draft_length);
-  if (error != std::errc() || end != text.data() + text.size()) {
-    throw UserError("--draft-length must be a number or auto, not '" + text + "'");
-  }
-}
-
-// "2GB/s" or "2GB".
-double ParseBandwidth(std::string text) {
-  if (text.ends_with("/s")) {
-    text.resize(text.size() - 2);
-  }
-  return static_cast<double>(ParseBytes(text).count);
-}
-
 void RunGenerate(GenerateArguments arguments, bool has_prompt) {
-  EngineOptions& options = arguments.engine;
-  const std::optional<Policy> policy = ParsePolicy(arguments.policy);
-  if (!policy) {
-    throw UserError("unknown policy '" + arguments.policy + "'; known are " + PolicyNames());
-  }
-  options.policy = *policy;
-  SetDraftLength(arguments.draft_length, options);
-  options.full_store = ParseStoreName(arguments.full_store);
-  if (!arguments.link_bandwidth.empty()) {
-    options.link_bandwidth = ParseBandwidth(arguments.link_bandwidth);
-  }
-  ValidateOptions(options);
+  EngineOptions& options = arguments.engine.options;
+  options.policy = PolicyOf(arguments.policy);
+  options.batch = arguments.batch;
+  arguments.engine.Resolve();
   const std::vector<PromptText> given = GatherPrompts(arguments, has_prompt);
   std::optional<WholeFile> stats;
   if (!arguments.stats_json.empty()) {
@@ -205,11 +168,7 @@ void RunGenerate(GenerateArguments arguments, bool has_prompt) {
   });
   const Model model(arguments.model, options.threads);
   const Tokenizer tokenizer(arguments.model);
-  options.fast_memory =
-      arguments.fast_memory.empty() ? AvailableMemory() : ParseBytes(arguments.fast_memory);
-  if (!arguments.prefixes.empty()) {
-    options.prefixes = MakePrefixStore(arguments.prefixes, model);
-  }
+  arguments.engine.ResolveFor(model);
   options.is_end = [&tokenizer](TokenId token) { return tokenizer.IsEnd(token); };
   for (const TypeReport& report : model.reports()) {
     if (!report.exact) {
@@ -297,7 +256,6 @@ void RunGenerate(GenerateArguments arguments, bool has_prompt) {
 
 void AddGenerate(CLI::App& app) {
   auto arguments = std::make_shared<GenerateArguments>();
-  arguments->engine.threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   CLI::App* command = app.add_subcommand("generate", "Answer one or several prompts");
   command->add_option("-m,--model", arguments->model, "GGUF file")->required();
   CLI::Option* prompt = command->add_option("-p,--prompt", arguments->prompt, "Prompt");
@@ -313,40 +271,9 @@ void AddGenerate(CLI::App& app) {
   command->add_option("-n,--max-tokens", arguments->max_tokens, "Tokens to emit, at most")
       ->capture_default_str();
   command->add_option("--policy", arguments->policy, PolicyNames())->capture_default_str();
-  command
-      ->add_option("--compressor", arguments->engine.compressor,
-                   "none, a drop method (streamingllm, snapkv), a format (kivi4, kivi2) or both "
-                   "(snapkv+kivi4)")
+  command->add_option("--batch", arguments->batch, "Prompts in flight at once")
       ->capture_default_str();
-  command->add_option("--keep", arguments->engine.keep, "Share of the positions to keep, in (0, 1]")
-      ->capture_default_str();
-  command
-      ->add_option("--draft-length", arguments->draft_length,
-                   "Tokens drafted in a round; auto: as many as pay, from what was accepted")
-      ->capture_default_str();
-  command->add_option("--batch", arguments->engine.batch, "Prompts in flight at once")
-      ->capture_default_str();
-  command
-      ->add_option("--prefill-chunk", arguments->engine.prefill_chunk,
-                   "Prompt tokens computed in one iteration")
-      ->capture_default_str();
-  command->add_option("--fast-memory", arguments->fast_memory,
-                      "Budget of fast memory, such as 512MiB (default: what is free)");
-  command
-      ->add_option("--weights-share", arguments->engine.weights_share,
-                   "Share of the weights that counts against --fast-memory, in [0, 1]")
-      ->capture_default_str();
-  command
-      ->add_option("--full-store", arguments->full_store,
-                   "Where full caches live while requests draft: memory, or disk:PATH")
-      ->capture_default_str();
-  command->add_option("--link-bandwidth", arguments->link_bandwidth,
-                      "Emulate a link of this speed from store to fast memory, such as 2GB/s "
-                      "(default: memory is read in place, a disk as fast as it goes)");
-  command->add_option("-t,--threads", arguments->engine.threads, "Threads")->capture_default_str();
-  command->add_option("--prefixes", arguments->prefixes,
-                      "Keep the full caches of prompts' beginnings, and start from them where a "
-                      "prompt begins alike: memory:1GiB, or disk:PATH, which outlives the run");
+  arguments->engine.AddTo(*command);
   command->add_flag("--json", arguments->json, "Print a JSON object per prompt instead of text");
   command->add_option("--stats-json", arguments->stats_json,
                       "Also write those JSON objects to a file, at the end");

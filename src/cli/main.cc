@@ -19,6 +19,7 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   AddGenerate(app);
   AddDoctor(app);
+  AddBench(app);
   AddPredict(app);
   AddSimulate(app);
   const auto commands = app.get_subcommands([](const CLI::App*) { return true; });

@@ -354,6 +354,7 @@ void Engine::Compute(std::span<const RowGroup> plan) {
     }
   }
   Sweep();
+  ++iterations_;
   scheduler_.EndIteration(Seconds(start, Request::Clock::now()));
 }
 
@@ -467,6 +468,7 @@ void Engine::AfterVerify(Request& request, std::span<const float> logits) {
   }
   request.result.rounds += 1;
   request.result.accepted_tokens += static_cast<int>(accepted);
+  accepted_ += static_cast<std::int64_t>(accepted);
 
   // The full cache keeps the rows whose tokens were right; the compressed one goes back to where
   // the round began and takes those rows over, as the verify computed them.

@@ -52,6 +52,15 @@ struct EngineEvents {
   std::function<void(int index, const Result& result)> on_finish;
 };
 
+// What the engine did so far.
+struct EngineCounts {
+  std::int64_t iterations = 0;
+  std::int64_t rounds = 0;
+  std::int64_t accepted = 0;  // drafted tokens
+  std::int64_t reloads = 0;
+  std::int64_t late_reloads = 0;
+};
+
 class Engine {
  public:
   // `model` must outlive it. Throws UserError for options out of range.
@@ -72,8 +81,15 @@ class Engine {
 
   // The most bytes of caches that were in fast memory at once.
   Bytes fast_memory_peak() const { return fast_pool_.peak(); }
-  // What the scheduler did so far, and how long the link was busy.
-  const SchedulerCounts& counts() const { return scheduler_.counts(); }
+  EngineCounts counts() const {
+    const SchedulerCounts& scheduled = scheduler_.counts();
+    return {.iterations = iterations_,
+            .rounds = scheduled.rounds,
+            .accepted = accepted_,
+            .reloads = scheduled.reloads,
+            .late_reloads = scheduled.late_reloads};
+  }
+  // How long the link was busy.
   double link_busy_seconds() const { return link_ ? link_->busy_seconds() : 0.0; }
 
  private:
@@ -109,6 +125,8 @@ class Engine {
   std::map<int, std::unique_ptr<Request>> requests_;
   std::vector<Result> results_;
   int submitted_ = 0;
+  std::int64_t iterations_ = 0;
+  std::int64_t accepted_ = 0;
 
   // The rows of the iteration under way; kept to reuse their memory.
   std::vector<TokenId> row_tokens_;

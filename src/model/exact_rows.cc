@@ -50,6 +50,10 @@ class Probe {
     return Compute(backend, rows, rule, nullptr);
   }
 
+  double FlopsPerRow() const {
+    return 2.0 * static_cast<double>(weight_->ne[0] * std::min(weight_->ne[1], kSliceRows));
+  }
+
   // The best of several runs.
   double Microseconds(ggml_backend_t backend, int rows, RowRule rule) {
     double best = 0.0;
@@ -211,9 +215,11 @@ std::vector<TypeReport> CheckRows(const Weights& weights, int threads, bool with
     for (const int n : {1, 4, 26, 512}) {
       if (with_costs) {
         Probe& probe = probes.front();
+        const double exact_us = probe.Microseconds(backend.get(), n, report.rule) / n;
         report.costs.push_back({.rows = n,
                                 .plain_us = probe.Microseconds(backend.get(), n, {}) / n,
-                                .exact_us = probe.Microseconds(backend.get(), n, report.rule) / n});
+                                .exact_us = exact_us,
+                                .exact_flops_per_s = probe.FlopsPerRow() * 1e6 / exact_us});
       }
     }
     all.push_back(std::move(report));

@@ -43,6 +43,7 @@ struct TypeReport {
     int rows;
     double plain_us;
     double exact_us;
+    double exact_flops_per_s;  // two for each weight and row
   };
   std::vector<Cost> costs;
 };

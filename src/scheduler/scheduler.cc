@@ -1,6 +1,7 @@
 #include "scheduler/scheduler.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 
@@ -220,8 +221,8 @@ void Scheduler::StartReloads() {
       due.push_back(request);
     }
   }
-  std::stable_sort(due.begin(), due.end(), [this](int a, int b) {
-    return at(a).reservation->verify < at(b).reservation->verify;
+  std::sort(due.begin(), due.end(), [this](int a, int b) {
+    return std::pair(at(a).reservation->verify, a) < std::pair(at(b).reservation->verify, b);
   });
   for (const int request : due) {
     Job& job = at(request);

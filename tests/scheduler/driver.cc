@@ -104,9 +104,7 @@ void Driver::EndTransfers() {
   }
   for (int i = 0; i < begun_; ++i) {
     if (at(i).ended && !at(i).gone && at(i).copies == 0) {
-      at(i).gone = true;
-      ++gone_;
-      scheduler_.Finish(i);
+      Finish(i);
     }
   }
 }
@@ -155,9 +153,8 @@ void Driver::AbortSome() {
   }
   // One may wait for room with its place in the batch.
   if (scheduler_.active() > begun_ - gone_ && Chance(world_.abort)) {
-    at(begun_).ended = at(begun_).gone = true;
-    ++gone_;
-    scheduler_.Finish(begun_++);
+    at(begun_).ended = true;
+    Finish(begun_++);
   }
 }
 
@@ -262,9 +259,20 @@ void Driver::Emit(int index, int tokens) {
   }
 }
 
+// The link may still be at its caches; where it is not, leaving first makes no difference.
 void Driver::End(int index) {
   at(index).ended = true;
-  scheduler_.Leave(index);
+  if (at(index).copies > 0 || Chance(0.5)) {
+    scheduler_.Leave(index);
+  } else {
+    Finish(index);
+  }
+}
+
+void Driver::Finish(int index) {
+  at(index).gone = true;
+  ++gone_;
+  scheduler_.Finish(index);
 }
 
 }  // namespace vericache::testing

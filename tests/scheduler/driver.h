@@ -115,6 +115,7 @@ class Driver {
   void Verify(int index);
   void Emit(int index, int tokens);
   void End(int index);
+  void Finish(int index);
 
   World world_;
   Scheduler scheduler_;

@@ -25,7 +25,7 @@ SchedulerOptions Options() {
 }
 
 // Iterations that a text of 400 tokens takes.
-std::size_t Iterations(double acceptance, bool adaptive) {
+std::ptrdiff_t Iterations(double acceptance, bool adaptive) {
   SchedulerOptions options = Options();
   options.reloads = false;
   options.draft_length = 16;
@@ -33,7 +33,8 @@ std::size_t Iterations(double acceptance, bool adaptive) {
   Driver driver({.scheduler = options, .acceptance = acceptance},
                 {{.prompt_tokens = 10, .max_tokens = 400}});
   driver.Run();
-  return driver.history().size();
+  return std::count_if(driver.history().begin(), driver.history().end(),
+                       [](const Driver::Iteration& each) { return each.rows; });
 }
 
 TEST(Scheduler, AdaptiveDraftsAreShortWhereFewAreAccepted) {

@@ -1,0 +1,106 @@
+#include "cli/engine_arguments.h"
+
+#include <algorithm>
+#include <charconv>
+#include <thread>
+
+#include "base/error.h"
+#include "base/memory.h"
+
+namespace vericache {
+namespace {
+
+// "16", or "auto": adapted, and at most 32.
+void SetDraftLength(const std::string& text, EngineOptions& options) {
+  constexpr int kLongest = 32;
+  options.adaptive_draft = text == "auto";
+  if (options.adaptive_draft) {
+    options.draft_length = kLongest;
+    return;
+  }
+  const auto [end, error] =
+      std::from_chars(text.data(), text.data() + text.size(), options.draft_length);
+  if (error != std::errc() || end != text.data() + text.size()) {
+    throw UserError("--draft-length must be a number or auto, not '" + text + "'");
+  }
+}
+
+// "2GB/s" or "2GB".
+double ParseBandwidth(std::string text) {
+  if (text.ends_with("/s")) {
+    text.resize(text.size() - 2);
+  }
+  return static_cast<double>(ParseBytes(text).count);
+}
+
+}  // namespace
+
+Policy PolicyOf(const std::string& name) {
+  const std::optional<Policy> policy = ParsePolicy(name);
+  if (!policy) {
+    throw UserError("unknown policy '" + name + "'; known are " + PolicyNames());
+  }
+  return *policy;
+}
+
+EngineArguments::EngineArguments() {
+  options.threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+}
+
+void EngineArguments::AddTo(CLI::App& command) {
+  command
+      .add_option("--compressor", options.compressor,
+                  "none, a drop method (streamingllm, snapkv), a format (kivi4, kivi2) or both "
+                  "(snapkv+kivi4)")
+      ->capture_default_str();
+  command.add_option("--keep", options.keep, "Share of the positions to keep, in (0, 1]")
+      ->capture_default_str();
+  command
+      .add_option("--draft-length", draft_length,
+                  "Tokens drafted in a round; auto: as many as pay, from what was accepted")
+      ->capture_default_str();
+  command
+      .add_option("--prefill-chunk", options.prefill_chunk,
+                  "Prompt tokens computed in one iteration")
+      ->capture_default_str();
+  command.add_option("--fast-memory", fast_memory,
+                     "Budget of fast memory, such as 512MiB (default: what is free)");
+  command
+      .add_option("--weights-share", options.weights_share,
+                  "Share of the weights that counts against --fast-memory, in [0, 1]")
+      ->capture_default_str();
+  command
+      .add_option("--full-store", full_store,
+                  "Where full caches live while requests draft: memory, or disk:PATH")
+      ->capture_default_str();
+  command.add_option("--link-bandwidth", link_bandwidth,
+                     "Emulate a link of this speed from store to fast memory, such as 2GB/s "
+                     "(default: memory is read in place, a disk as fast as it goes)");
+  command.add_option("--prefixes", prefixes,
+                     "Keep the full caches of prompts' beginnings, and start from them where a "
+                     "prompt begins alike: memory:1GiB, or disk:PATH, which outlives the run");
+  command.add_option("-t,--threads", options.threads, "Threads")->capture_default_str();
+}
+
+void EngineArguments::Resolve() {
+  SetDraftLength(draft_length, options);
+  options.full_store = ParseStoreName(full_store);
+  if (!link_bandwidth.empty()) {
+    options.link_bandwidth = ParseBandwidth(link_bandwidth);
+  }
+  if (!fast_memory.empty()) {
+    options.fast_memory = ParseBytes(fast_memory);
+  }
+  ValidateOptions(options);
+}
+
+void EngineArguments::ResolveFor(const Model& model) {
+  if (fast_memory.empty()) {
+    options.fast_memory = AvailableMemory();
+  }
+  if (!prefixes.empty()) {
+    options.prefixes = MakePrefixStore(prefixes, model);
+  }
+}
+
+}  // namespace vericache

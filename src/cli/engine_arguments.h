@@ -1,0 +1,35 @@
+// The options of the engine, of generate and bench.
+#pragma once
+
+#include <string>
+
+#include "CLI/CLI.hpp"
+#include "engine/engine.h"
+
+namespace vericache {
+
+struct EngineArguments {
+  EngineOptions options;
+  std::string draft_length = "16";
+  std::string fast_memory;
+  std::string full_store = "memory";
+  std::string link_bandwidth;
+  std::string prefixes;
+
+  EngineArguments();
+
+  // All but --policy and --batch, which each command has in its own way.
+  void AddTo(CLI::App& command);
+
+  // Fills `options` from the texts and looks at all of them; before a model is loaded. Throws
+  // UserError.
+  void Resolve();
+
+  // What depends on the model, and on the memory that it leaves. Throws UserError.
+  void ResolveFor(const Model& model);
+};
+
+// Throws UserError, listing the known ones.
+Policy PolicyOf(const std::string& name);
+
+}  // namespace vericache
