@@ -110,8 +110,9 @@ BenchResult RunOne(const Model& model, const EngineOptions& options, std::vector
     throw UserError(*error);
   }
   if (ended) {
-    throw UserError("a request ended before the measurement did; a smaller --new-tokens, or a "
-                    "model with a longer context, is needed");
+    throw UserError(
+        "a request ended before the measurement did; a smaller --new-tokens, or a "
+        "model with a longer context, is needed");
   }
   const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   const EngineCounts after = engine.counts();
@@ -120,9 +121,9 @@ BenchResult RunOne(const Model& model, const EngineOptions& options, std::vector
       static_cast<double>(prefilled) / std::chrono::duration<double>(begin - start).count();
   result.decode_tokens_per_s = static_cast<double>(emitted - emitted_before) / seconds;
   const std::int64_t rounds = after.rounds - before.rounds;
-  result.acceptance_length =
-      rounds > 0 ? static_cast<double>(after.accepted - before.accepted) / static_cast<double>(rounds)
-                 : 0.0;
+  result.acceptance_length = rounds > 0 ? static_cast<double>(after.accepted - before.accepted) /
+                                              static_cast<double>(rounds)
+                                        : 0.0;
   result.reloads = after.reloads - before.reloads;
   result.late_reloads = after.late_reloads - before.late_reloads;
   result.link_busy = (engine.link_busy_seconds() - busy_before) / seconds;
@@ -137,10 +138,10 @@ nlohmann::ordered_json ResultJson(const BenchResult& result, const BenchArgument
   const bool full = result.policy == Policy::kFull;
   object["engine"] = "vericache";
   object["policy"] = Name(result.policy);
-  object["compressor"] =
-      full ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(arguments.engine.options.compressor);
-  object["keep"] =
-      full ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(arguments.engine.options.keep);
+  object["compressor"] = full ? nlohmann::ordered_json(nullptr)
+                              : nlohmann::ordered_json(arguments.engine.options.compressor);
+  object["keep"] = full ? nlohmann::ordered_json(nullptr)
+                        : nlohmann::ordered_json(arguments.engine.options.keep);
   object["draft_length"] = arguments.engine.draft_length;
   object["context"] = arguments.context;
   object["batch"] = result.batch;
@@ -179,17 +180,15 @@ void RunBench(BenchArguments& arguments) {
     for (const Policy policy : policies) {
       options.policy = policy;
       options.batch = batch;
-      const BenchResult result =
-          RunOne(model, options, {prompts.begin(), prompts.begin() + batch}, arguments.new_tokens,
-                 progress);
+      const BenchResult result = RunOne(model, options, {prompts.begin(), prompts.begin() + batch},
+                                        arguments.new_tokens, progress);
       all["results"].push_back(ResultJson(result, arguments));
-      rows.push_back({std::string(Name(policy)), std::to_string(batch),
-                      Fixed(result.prefill_tokens_per_s, 1), Fixed(result.decode_tokens_per_s, 1),
-                      Fixed(result.acceptance_length, 2),
-                      Fixed(1e3 * result.iteration_s, 1) + " ms",
-                      std::to_string(result.late_reloads) + " of " + std::to_string(result.reloads),
-                      Fixed(100.0 * result.link_busy, 0) + "%",
-                      HumanBytes(result.fast_memory_peak)});
+      rows.push_back(
+          {std::string(Name(policy)), std::to_string(batch), Fixed(result.prefill_tokens_per_s, 1),
+           Fixed(result.decode_tokens_per_s, 1), Fixed(result.acceptance_length, 2),
+           Fixed(1e3 * result.iteration_s, 1) + " ms",
+           std::to_string(result.late_reloads) + " of " + std::to_string(result.reloads),
+           Fixed(100.0 * result.link_busy, 0) + "%", HumanBytes(result.fast_memory_peak)});
     }
   }
   all["machine"] = {{"threads", options.threads},
@@ -207,7 +206,8 @@ void AddBench(CLI::App& app) {
   CLI::App* command = bench->add_subcommand(
       "throughput", "Prefill and decode speed of batches of long prompts, by policy");
   command->add_option("-m,--model", arguments->model, "GGUF file")->required();
-  command->add_option("--text", arguments->text, "File that the prompts are cut out of")->required();
+  command->add_option("--text", arguments->text, "File that the prompts are cut out of")
+      ->required();
   command->add_option("--context", arguments->context, "Tokens of each prompt")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
@@ -218,8 +218,9 @@ void AddBench(CLI::App& app) {
   command->add_option("--policies", arguments->policies, PolicyNames())
       ->delimiter(',')
       ->capture_default_str();
-  command->add_option("--new-tokens", arguments->new_tokens,
-                      "Tokens per request that are measured, while all decode")
+  command
+      ->add_option("--new-tokens", arguments->new_tokens,
+                   "Tokens per request that are measured, while all decode")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   arguments->engine.AddTo(*command);

@@ -70,9 +70,9 @@ std::string GgmlInstructionSets() {
 
 // Of the type that most weights have, over many rows.
 double ProductFlops(const std::vector<TypeReport>& reports) {
-  const auto most = std::max_element(
-      reports.begin(), reports.end(),
-      [](const TypeReport& a, const TypeReport& b) { return a.bytes < b.bytes; });
+  const auto most =
+      std::max_element(reports.begin(), reports.end(),
+                       [](const TypeReport& a, const TypeReport& b) { return a.bytes < b.bytes; });
   return most->costs.back().exact_flops_per_s;
 }
 

@@ -195,7 +195,7 @@ void Engine::Begin(Request& request) {
   if (prefixes_) {
     // What the compressor looks at is computed, and the last token, which gives the first logits.
     const int window = compressor_.scorer ? compressor_.scorer->query_window() : 0;
-    if (prefixes_->StartLoad(request, std::max(1, window))) {
+    if (prefixes_->StartLoad(request, std::max(1, window), scheduler_.now())) {
       scheduler_.Loading(request.index);
     }
   }
@@ -249,7 +249,7 @@ void Engine::StartReload(Request& request) {
   request.full.emplace(fast_pool_, PageKind::kTransient, model_.params().geometry(), full_format_);
   Check(request.full->ExtendForLoad(request.full_slots()), "the scheduler keeps room for it");
   ++request.result.reloads;
-  moves_->Reload(request, request.full_slots());
+  moves_->Reload(request, request.full_slots(), scheduler_.VerifyOf(request.index));
 }
 
 void Engine::PrepareRows(const RowGroup& group, Request& request) {

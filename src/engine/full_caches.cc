@@ -29,7 +29,7 @@ void FullCaches::SaveAll(Request& request) {
   const int steps = static_cast<int>(groups.size());
   // The store makes the cache on the link's thread too: making a file takes time, and may fail.
   request.save = std::make_shared<Transfer>(
-      Transfer::Direction::kToStore, steps,
+      Transfer::Direction::kToStore, steps, Transfer::kAtOnce,
       [this, &request, groups = std::move(groups)](int step) -> Bytes {
         if (step == 0) {
           request.stored = store_->Create();
@@ -54,7 +54,8 @@ void FullCaches::SaveRows(Request& request, int first, int end) {
     }
   }
   request.save = std::make_shared<Transfer>(
-      Transfer::Direction::kToStore, steps, [this, &request, from](int step) -> Bytes {
+      Transfer::Direction::kToStore, steps, Transfer::kAtOnce,
+      [this, &request, from](int step) -> Bytes {
         std::vector<const std::byte*> pages;
         const std::byte* page =
             request.rows_to_save.data() + static_cast<std::size_t>(step) * shape_.bytes();
@@ -67,12 +68,12 @@ void FullCaches::SaveRows(Request& request, int first, int end) {
   link_.Start(request.save);
 }
 
-void FullCaches::Reload(Request& request, int slots) {
+void FullCaches::Reload(Request& request, int slots, std::int64_t due) {
   Check(!request.reload, "one reload at a time");
   std::vector<std::vector<std::byte*>> groups = AllGroups(*request.full, slots);
   const int steps = static_cast<int>(groups.size());
   request.reload = std::make_shared<Transfer>(
-      Transfer::Direction::kToFastMemory, steps,
+      Transfer::Direction::kToFastMemory, steps, due,
       [this, &request, groups = std::move(groups)](int step) -> Bytes {
         request.stored->Load(step, groups[static_cast<std::size_t>(step)]);
         return {shape_.bytes()};

@@ -34,8 +34,8 @@ class FullCaches {
   // so that fast memory is free at once.
   void SaveRows(Request& request, int first, int end);
 
-  // Starts to fill `request.full`, which has pages for `slots` slots.
-  void Reload(Request& request, int slots);
+  // Starts to fill `request.full`, which has pages for `slots` slots, before iteration `due`.
+  void Reload(Request& request, int slots, std::int64_t due);
 
   // The move of this request that has ended since the last call, if any did.
   std::optional<Move> Ended(Request& request);

@@ -63,7 +63,7 @@ std::shared_ptr<PrefixStore> MakePrefixStore(const std::string& text, const Mode
 Prefixes::Prefixes(std::shared_ptr<PrefixStore> store, const Model& model, Link& link)
     : store_(std::move(store)), root_(PrefixRoot(Identity(model))), link_(link) {}
 
-bool Prefixes::StartLoad(Request& request, int computed) {
+bool Prefixes::StartLoad(Request& request, int computed, std::int64_t due) {
   request.prefix_keys = PrefixKeys(request.prompt.tokens, root_);
   const int most = std::max(0, request.prompt_size() - computed) / kPrefixTokens;
   const auto usable = std::min(request.prefix_keys.size(), static_cast<std::size_t>(most));
@@ -77,7 +77,7 @@ bool Prefixes::StartLoad(Request& request, int computed) {
   }
   request.prefix_tokens = chunks * kPrefixTokens;
   request.prefix = std::make_shared<Transfer>(
-      Transfer::Direction::kToFastMemory, chunks,
+      Transfer::Direction::kToFastMemory, chunks, due,
       [store = store_, keys = request.prefix_keys, pages = std::move(pages)](int step) -> Bytes {
         const auto chunk = static_cast<std::size_t>(step);
         store->Load(keys[chunk], pages[chunk]);
@@ -107,7 +107,7 @@ void Prefixes::StartSave(Request& request) {
     pages.push_back(GroupsOf(*request.full, static_cast<int>(first) + chunk));
   }
   request.prefix = std::make_shared<Transfer>(
-      Transfer::Direction::kToStore, chunks,
+      Transfer::Direction::kToStore, chunks, Transfer::kAtOnce,
       [store = store_, first, keys = request.prefix_keys, pages = std::move(pages),
        page_bytes = request.full->tail_layout().page_bytes()](int step) -> Bytes {
         const auto chunk = static_cast<std::size_t>(step);

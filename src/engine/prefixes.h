@@ -22,8 +22,8 @@ class Prefixes {
   Prefixes(std::shared_ptr<PrefixStore> store, const Model& model, Link& link);
 
   // Starts to load what is kept of the prompt's beginning into its full cache, which is empty, but
-  // leaves at least `computed` tokens to compute. False where nothing is kept.
-  bool StartLoad(Request& request, int computed);
+  // leaves at least `computed` tokens to compute. `due`: see Transfer. False where nothing is kept.
+  bool StartLoad(Request& request, int computed, std::int64_t due);
 
   // Starts to keep the whole chunks of a prefilled prompt that are not kept yet.
   void StartSave(Request& request);

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <deque>
-#include <limits>
+#include <optional>
 #include <random>
 #include <string>
 
 #include "base/check.h"
 #include "base/error.h"
+#include "perfmodel/virtual_link.h"
 
 namespace vericache {
 namespace {
@@ -28,14 +28,6 @@ struct SimRequest {
   int drafted = 0;
 
   int cached() const { return prefilled + std::max(emitted - 1, 0); }
-};
-
-// A copy over the link; `load`: the compressed cache of a request that begins.
-struct Copy {
-  int request = 0;
-  bool load = false;
-  Bytes bytes;
-  double end = 0.0;
 };
 
 class Simulation {
@@ -60,7 +52,7 @@ class Simulation {
         Begin(id);
       }
       for (const int id : plan.reload) {
-        StartCopy(id, false, FullBytes(requests_[Index(id)].cached()));
+        StartCopy(id, FullBytes(requests_[Index(id)].cached()), scheduler_.VerifyOf(id));
       }
       NoteOccupancy();
       if (!Compute(plan)) {
@@ -68,7 +60,7 @@ class Simulation {
       }
     }
     result_.seconds = now_;
-    result_.link_busy = now_ > 0.0 ? link_seconds_ / now_ : 0.0;
+    result_.link_busy = now_ > 0.0 ? link_.busy_seconds(now_) / now_ : 0.0;
     result_.counts = scheduler_.counts();
     return std::move(result_);
   }
@@ -158,47 +150,39 @@ class Simulation {
     if (options_.stored_contexts) {
       const int context = requests_[Index(id)].context;
       scheduler_.Loading(id);
-      StartCopy(id, true,
-                options_.policy == Policy::kFull ? FullBytes(context) : CompressedBytes(context));
+      StartCopy(id,
+                options_.policy == Policy::kFull ? FullBytes(context) : CompressedBytes(context),
+                scheduler_.now());
     }
   }
 
-  void StartCopy(int id, bool load, Bytes bytes) {
-    const double begin = std::max(now_, link_free_);
-    const double seconds = Count(bytes) / options_.device.link_bandwidth;
-    link_free_ = begin + seconds;
-    link_seconds_ += seconds;
+  void StartCopy(int id, Bytes bytes, std::int64_t due) {
     result_.link_bytes += bytes;
-    copies_.push_back({.request = id, .load = load, .bytes = bytes, .end = link_free_});
-    Note(TimelineSpan::Kind::kReload, id, begin, link_free_);
+    link_.Start(id, bytes, Count(bytes) / options_.device.link_bandwidth, due, now_);
   }
 
   void CollectCopies() {
-    while (!copies_.empty() && copies_.front().end <= now_) {
-      const Copy copy = copies_.front();
-      copies_.pop_front();
-      if (copy.load) {  // all but the last token, whose row gives the first logits
-        SimRequest& request = requests_[Index(copy.request)];
+    while (const auto copy = link_.Ended(now_)) {
+      Note(TimelineSpan::Kind::kReload, copy->request, copy->begin, copy->end);
+      SimRequest& request = requests_[Index(copy->request)];
+      if (request.prefilled == 0) {  // all but the last token, whose row gives the first logits
         request.prefilled = request.context - 1;
-        scheduler_.Prefilled(copy.request, request.prefilled);
+        scheduler_.Prefilled(copy->request, request.prefilled);
       } else {
-        scheduler_.Reloaded(copy.request, copy.bytes,
-                            Count(copy.bytes) / options_.device.link_bandwidth);
+        scheduler_.Reloaded(copy->request, copy->bytes, copy->seconds);
       }
     }
   }
 
   // Nothing can be computed: until the link or a request brings something.
   void Wait() {
-    double next = std::numeric_limits<double>::infinity();
-    if (!copies_.empty()) {
-      next = copies_.front().end;
+    std::optional<double> next = link_.next();
+    if (submitted_ < options_.requests && (next || scheduler_.active() == 0)) {
+      const double arrival = requests_[Index(submitted_)].arrival;
+      next = std::min(next.value_or(arrival), arrival);
     }
-    if (submitted_ < options_.requests && (!copies_.empty() || scheduler_.active() == 0)) {
-      next = std::min(next, requests_[Index(submitted_)].arrival);
-    }
-    if (std::isfinite(next)) {  // otherwise a place in the rings comes nearer
-      now_ = std::max(now_, next);
+    if (next) {  // otherwise a place in the rings comes nearer
+      now_ = std::max(now_, *next);
     }
     scheduler_.EndIteration(std::nullopt);
   }
@@ -313,7 +297,7 @@ class Simulation {
       return;
     }
     const double since = result_.occupancy.empty() ? 0.0 : result_.occupancy.back().time;
-    const double done = link_seconds_ - std::max(0.0, link_free_ - now_);
+    const double done = link_.busy_seconds(now_);
     result_.occupancy.push_back(
         {.time = now_,
          .in_use = scheduler_.in_use(),
@@ -337,12 +321,10 @@ class Simulation {
   std::mt19937_64 random_;
   Scheduler scheduler_;
   std::vector<SimRequest> requests_;
-  std::deque<Copy> copies_;  // under way and queued, in the link's order
+  VirtualLink link_;
   int submitted_ = 0;
   int finished_ = 0;
   double now_ = 0.0;
-  double link_free_ = 0.0;
-  double link_seconds_ = 0.0;
   double sampled_link_ = 0.0;
   double next_sample_ = 0.0;
   double sample_gap_ = 0.0;

@@ -13,6 +13,18 @@ constexpr double kLongest = 1 << 20;
 
 }  // namespace
 
+namespace {
+
+// How many iterations a reload may begin earlier than it would on a link of its own.
+constexpr int kMoreIterations = 1;
+
+std::int64_t LinkAt(const Reservation& reservation, std::int64_t iteration) {
+  const auto i = static_cast<std::size_t>(iteration - reservation.begin);
+  return i < reservation.link.size() ? reservation.link[i] : 0;
+}
+
+}  // namespace
+
 ReloadRings::Slot& ReloadRings::at(std::int64_t iteration) {
   const auto ahead = static_cast<std::size_t>(iteration - now_);
   if (ahead >= slots_.size()) {
@@ -39,16 +51,31 @@ Bytes ReloadRings::peak_memory() const {
   return peak;
 }
 
-bool ReloadRings::Fits(int begin, int verify, std::int64_t share, Bytes bytes, Bytes room) const {
-  if (bytes > room) {
-    return false;
-  }
-  for (int i = begin; i <= verify; ++i) {
-    if ((i < verify && link(i) + share > kIteration) || memory(i) + bytes > room) {
-      return false;
+std::optional<Reservation> ReloadRings::Place(std::int64_t need, int verify, Bytes bytes,
+                                              Bytes room) const {
+  const auto span = static_cast<int>((need + kIteration - 1) / kIteration);
+  const int first = std::max(0, verify - span - kMoreIterations);
+  int begin = verify;
+  std::int64_t time = 0;
+  while (time < need) {
+    if (begin == first || memory(begin) + bytes > room) {
+      return std::nullopt;
     }
+    const std::int64_t free = kIteration - link(--begin);
+    if (time == 0 && free == 0) {
+      return std::nullopt;  // it would be there early, and two would verify together
+    }
+    time += free;
   }
-  return true;
+  if (memory(begin) + bytes > room) {
+    return std::nullopt;
+  }
+  Reservation reservation{.begin = now_ + begin, .verify = now_ + verify, .bytes = bytes};
+  for (int i = begin; i < verify; ++i) {
+    reservation.link.push_back(kIteration - link(i));
+  }
+  reservation.link.front() -= time - need;
+  return reservation;
 }
 
 std::optional<Reservation> ReloadRings::Reserve(const FullCacheSize& cache, double iterations,
@@ -56,8 +83,8 @@ std::optional<Reservation> ReloadRings::Reserve(const FullCacheSize& cache, doub
   Check(iterations > 0.0, "a reload takes time");
   iterations = std::min(iterations, kLongest);
   const int span = std::max(1, static_cast<int>(std::ceil(iterations)));
-  const auto share =
-      static_cast<std::int64_t>(std::ceil(static_cast<double>(kIteration) * iterations / span));
+  const auto need =
+      static_cast<std::int64_t>(std::ceil(static_cast<double>(kIteration) * iterations));
   const int last = std::max(window_ - 1, span);
   const int anchor = std::clamp(draft_length, span, last);
   const int reach = std::max(anchor - span, last - anchor);
@@ -66,14 +93,11 @@ std::optional<Reservation> ReloadRings::Reserve(const FullCacheSize& cache, doub
       if (verify < span || verify > last) {
         continue;
       }
-      const Bytes bytes = cache.bytes(verify + 1);
-      if (!Fits(verify - span, verify, share, bytes, room)) {
-        continue;
+      std::optional<Reservation> place = Place(need, verify, cache.bytes(verify + 1), room);
+      if (place) {
+        Restore(*place);
+        return place;
       }
-      const Reservation reservation{
-          .begin = now_ + verify - span, .verify = now_ + verify, .bytes = bytes, .link = share};
-      Restore(reservation);
-      return reservation;
     }
   }
   return std::nullopt;
@@ -82,7 +106,7 @@ std::optional<Reservation> ReloadRings::Reserve(const FullCacheSize& cache, doub
 void ReloadRings::Restore(const Reservation& reservation) {
   for (std::int64_t i = std::max(now_, reservation.begin); i <= reservation.verify; ++i) {
     Slot& slot = at(i);
-    slot.link += i < reservation.verify ? reservation.link : 0;
+    slot.link += LinkAt(reservation, i);
     slot.memory += reservation.bytes;
   }
 }
@@ -90,7 +114,7 @@ void ReloadRings::Restore(const Reservation& reservation) {
 void ReloadRings::Release(const Reservation& reservation) {
   for (std::int64_t i = std::max(now_, reservation.begin); i <= reservation.verify; ++i) {
     Slot& slot = at(i);
-    slot.link -= i < reservation.verify ? reservation.link : 0;
+    slot.link -= LinkAt(reservation, i);
     slot.memory -= reservation.bytes;
   }
 }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <vector>
 
 #include "base/types.h"
 
@@ -30,19 +31,22 @@ struct Reservation {
   std::int64_t begin = 0;   // the copy starts when this iteration does
   std::int64_t verify = 0;  // this iteration verifies; the copy has ended before it
   Bytes bytes;              // in fast memory throughout [begin, verify]
-  std::int64_t link = 0;    // in units of 1 / ReloadRings::kIteration, in each of [begin, verify)
+  // The link's time in each of [begin, verify), in units of 1 / ReloadRings::kIteration.
+  std::vector<std::int64_t> link;
 };
 
-// The two rings. A reload holds the link in [verify - S, verify), where S = max(1, ceil(l)) and `l`
-// is how many iterations the copy takes, l / S of each; and it holds fast memory in
-// [verify - S, verify].
+// The two rings. A reload that takes `l` iterations holds the link for l of the time before its
+// verify, as late as it is free: all that is left of the iteration before, then of the one before
+// that. From the first of these until its verify it holds fast memory.
 //
-// The paper's span, [verify - S + 1, verify] on both rings, lets a copy end together with the
-// iteration that needs it. An iteration here is one graph, so what it reads must be there when it
-// starts: the copy is one iteration earlier, and the memory is held for one more.
+// Where the link is free this is the paper's span of S = ceil(l) iterations, but for two things.
+// The paper takes l / S of each of the S iterations: with l a little above 1 two such reloads never
+// share an iteration, and almost half of the link is lost. And its span ends with the verify,
+// [verify - S + 1, verify] on both rings; an iteration here is one graph, so what it reads must be
+// there when it starts: the copy is one iteration earlier, and the memory is held for one more.
 //
-// Nothing is ever over-committed: in each iteration the link's shares sum to at most one iteration
-// and the memory to at most the room that the last Reserve was given.
+// Nothing is ever over-committed: in each iteration the link's time sums to at most one iteration
+// and the memory, where something is reserved, to at most the room that this Reserve was given.
 class ReloadRings {
  public:
   // The link's time in an iteration. Integers, so that what is released is what was reserved.
@@ -83,7 +87,8 @@ class ReloadRings {
     Bytes memory;
   };
 
-  bool Fits(int begin, int verify, std::int64_t link, Bytes bytes, Bytes room) const;
+  // The reservation of a verify `verify` iterations ahead; nullopt where it does not fit.
+  std::optional<Reservation> Place(std::int64_t need, int verify, Bytes bytes, Bytes room) const;
   Slot& at(std::int64_t iteration);
 
   int window_;

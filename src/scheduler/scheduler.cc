@@ -167,7 +167,7 @@ void Scheduler::BeginLockstep() {
       job.reservation = Reservation{.begin = std::max(rings_.now(), verify - span),
                                     .verify = verify,
                                     .bytes = FullCache(job).bytes(drafts + 1),
-                                    .link = 0};
+                                    .link = {}};
     }
   }
   parked_.clear();

@@ -54,7 +54,7 @@ struct RowGroup {
 
 struct IterationPlan {
   std::vector<int> admit;   // requests that begin
-  std::vector<int> reload;  // full caches whose copy to fast memory starts now, in this order
+  std::vector<int> reload;  // full caches whose copy to fast memory starts now
   std::vector<RowGroup> rows;
 
   void Clear() {
@@ -121,6 +121,11 @@ class Scheduler {
   void Finish(int request);
   // The planned iteration took `seconds`; nullopt where it had no rows.
   void EndIteration(std::optional<double> seconds);
+
+  // The number of the iteration that is planned next, or was just planned; and of the one that is
+  // to verify a request whose reload was planned: its due date on the link.
+  std::int64_t now() const { return rings_.now(); }
+  std::int64_t VerifyOf(int request) const { return active_.at(request).reservation->verify; }
 
   // Requests queued and in flight.
   int waiting() const { return static_cast<int>(waiting_.size()); }

@@ -1,5 +1,6 @@
 #include "store/link.h"
 
+#include <algorithm>
 #include <chrono>
 #include <exception>
 
@@ -9,6 +10,9 @@ namespace vericache {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+// A step that starts so long after the emulated link was free follows the one before it.
+constexpr Clock::duration kSlack = std::chrono::milliseconds(2);
 
 double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -63,36 +67,48 @@ void Link::Run() {
     if (queue_.empty()) {
       return;
     }
-    const std::shared_ptr<Transfer> transfer = queue_.front();
+    const std::shared_ptr<Transfer> transfer =
+        *std::min_element(queue_.begin(), queue_.end(),
+                          [](const auto& a, const auto& b) { return a->due_ < b->due_; });
     lock.unlock();
-    Move(*transfer);
-    transfer->move_ = nullptr;  // lets go of what it captured
-    lock.lock();
-    busy_seconds_ += transfer->seconds_;
-    if (transfer->direction_ == Transfer::Direction::kToFastMemory) {
-      moved_ += transfer->bytes_;
+    const double before = transfer->seconds_;
+    const Bytes moved = transfer->bytes_;
+    Step(*transfer);
+    const bool ends = transfer->error_ || transfer->moved_steps_ == transfer->steps_;
+    if (ends) {
+      transfer->move_ = nullptr;  // lets go of what it captured
     }
-    queue_.pop_front();
-    ended_one_ = true;
-    transfer->done_.store(true, std::memory_order_release);
-    news_.notify_all();
+    lock.lock();
+    busy_seconds_ += transfer->seconds_ - before;
+    if (transfer->direction_ == Transfer::Direction::kToFastMemory) {
+      moved_ += transfer->bytes_ - moved;
+    }
+    if (ends) {
+      std::erase(queue_, transfer);
+      ended_one_ = true;
+      transfer->done_.store(true, std::memory_order_release);
+      news_.notify_all();
+    }
   }
 }
 
-void Link::Move(Transfer& transfer) {
+void Link::Step(Transfer& transfer) {
   const Clock::time_point start = Clock::now();
-  const bool held = bandwidth_ && transfer.direction_ == Transfer::Direction::kToFastMemory;
+  if (transfer.cancelled_.load(std::memory_order_relaxed)) {
+    transfer.error_ = "cancelled";
+    return;
+  }
   try {
-    for (int step = 0; step < transfer.steps_; ++step) {
-      if (transfer.cancelled_.load(std::memory_order_relaxed)) {
-        transfer.error_ = "cancelled";
-        break;
-      }
-      transfer.bytes_ += transfer.move_(step);
-      if (held) {
-        std::this_thread::sleep_until(
-            start + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(
-                        static_cast<double>(transfer.bytes_.count) / *bandwidth_)));
+    if (transfer.moved_steps_ < transfer.steps_) {
+      const Bytes bytes = transfer.move_(transfer.moved_steps_++);
+      transfer.bytes_ += bytes;
+      if (bandwidth_ && transfer.direction_ == Transfer::Direction::kToFastMemory) {
+        // From the end of the step before where this one follows it, so that sleeps that last too
+        // long add up to the bandwidth all the same.
+        free_at_ = (start - free_at_ < kSlack ? free_at_ : start) +
+                   std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(
+                       static_cast<double>(bytes.count) / *bandwidth_));
+        std::this_thread::sleep_until(free_at_);
       }
     }
   } catch (const StoreError& error) {
@@ -100,7 +116,7 @@ void Link::Move(Transfer& transfer) {
   } catch (const std::exception& error) {
     transfer.error_ = std::string("the full store failed: ") + error.what();
   }
-  transfer.seconds_ = SecondsSince(start);
+  transfer.seconds_ += SecondsSince(start);
 }
 
 }  // namespace vericache

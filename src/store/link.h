@@ -1,15 +1,19 @@
-// The path between fast memory and the full store: serial, on a thread of its own.
+// The path between fast memory and the full store: serial, on a thread of its own. What is due
+// first goes first, also between the steps of another transfer.
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
-#include <deque>
+#include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "base/types.h"
 
@@ -20,9 +24,13 @@ class Transfer {
  public:
   enum class Direction { kToFastMemory, kToStore };
 
+  // Goes before every transfer that has a due date.
+  static constexpr std::int64_t kAtOnce = std::numeric_limits<std::int64_t>::min();
+
   // `steps` calls of `move`, which moves one piece and returns its bytes, or throws StoreError.
-  Transfer(Direction direction, int steps, std::function<Bytes(int step)> move)
-      : direction_(direction), steps_(steps), move_(std::move(move)) {}
+  // `due`: the smallest goes first; equal ones in the order of their starts.
+  Transfer(Direction direction, int steps, std::int64_t due, std::function<Bytes(int step)> move)
+      : direction_(direction), steps_(steps), due_(due), move_(std::move(move)) {}
 
   bool done() const { return done_.load(std::memory_order_acquire); }
   // Ends it before its next step.
@@ -38,7 +46,9 @@ class Transfer {
 
   Direction direction_;
   int steps_;
+  std::int64_t due_;
   std::function<Bytes(int step)> move_;
+  int moved_steps_ = 0;
   std::atomic<bool> cancelled_{false};
   std::atomic<bool> done_{false};
   std::optional<std::string> error_;
@@ -56,7 +66,7 @@ class Link {
   Link(const Link&) = delete;
   Link& operator=(const Link&) = delete;
 
-  // Queues a transfer behind those started before.
+  // Queues a transfer.
   void Start(std::shared_ptr<Transfer> transfer);
 
   // Returns once a transfer has ended since the last call, or none is left, or `stop` says yes.
@@ -68,17 +78,18 @@ class Link {
 
  private:
   void Run();
-  void Move(Transfer& transfer);
+  void Step(Transfer& transfer);
 
   std::optional<double> bandwidth_;
   mutable std::mutex mutex_;
   std::condition_variable work_;
   std::condition_variable news_;
-  std::deque<std::shared_ptr<Transfer>> queue_;  // the front one is under way
+  std::vector<std::shared_ptr<Transfer>> queue_;  // in the order of the starts
   bool ended_one_ = false;
   bool closing_ = false;
   double busy_seconds_ = 0.0;
   Bytes moved_;
+  std::chrono::steady_clock::time_point free_at_;  // when the emulated link is free again
   std::thread thread_;
 };
 

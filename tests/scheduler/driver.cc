@@ -87,9 +87,10 @@ Bytes Driver::Groups(int slots) const {
 
 bool Driver::Chance(double p) { return p > 0.0 && std::bernoulli_distribution(p)(random_); }
 
-void Driver::Copy(Lane& lane, int index, int slots, double bandwidth) {
+void Driver::Copy(VirtualLink& link, int index, int slots, double bandwidth, std::int64_t due) {
   ++at(index).copies;
-  lane.Start(index, Groups(slots), bandwidth, now_);
+  const Bytes bytes = Groups(slots);
+  link.Start(index, bytes, static_cast<double>(bytes.count) / bandwidth, due, now_);
 }
 
 // Reports what the link has done by now. Who has ended goes when the link has let go of it.
@@ -117,7 +118,7 @@ void Driver::AfterSave(int index) {
   }
 }
 
-void Driver::AfterCopyToFastMemory(const Lane::Transfer& transfer) {
+void Driver::AfterCopyToFastMemory(const VirtualLink::Transfer& transfer) {
   Request& request = at(transfer.request);
   if (request.ended) {
     return;
@@ -173,7 +174,7 @@ void Driver::Begin(int index) {
     request.loading = history_.back().load = true;
     request.slots = static_cast<int>(random_() % static_cast<unsigned>(request.need.prompt_tokens));
     scheduler_.Loading(index);
-    Copy(to_fast_memory_, index, request.slots, world_.bandwidth);
+    Copy(to_fast_memory_, index, request.slots, world_.bandwidth, scheduler_.now());
   }
 }
 
@@ -185,7 +186,7 @@ void Driver::StartReload(int index) {
   request.reload = Reload::kMoving;
   request.slots = request.full_slots();
   queued_reloads_ += to_fast_memory_.busy(now_ + kInstant) ? 1 : 0;
-  Copy(to_fast_memory_, index, request.slots, world_.bandwidth);
+  Copy(to_fast_memory_, index, request.slots, world_.bandwidth, scheduler_.VerifyOf(index));
 }
 
 void Driver::Execute(const RowGroup& group) {
@@ -222,7 +223,7 @@ void Driver::AfterPrefill(int index) {
     return;
   }
   if (transient() && Verifies(policy())) {
-    Copy(to_store_, index, request.slots, world_.save_bandwidth);
+    Copy(to_store_, index, request.slots, world_.save_bandwidth, 0);
     return;
   }
   request.slots = 0;

@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-#include "scheduler/lane.h"
+#include "perfmodel/virtual_link.h"
 #include "scheduler/scheduler.h"
 
 namespace vericache::testing {
@@ -98,10 +98,10 @@ class Driver {
   // Throws where a rule is broken.
   static void Require(bool condition, const char* rule);
 
-  void Copy(Lane& lane, int index, int slots, double bandwidth);
+  void Copy(VirtualLink& link, int index, int slots, double bandwidth, std::int64_t due);
   void EndTransfers();
   void AfterSave(int index);
-  void AfterCopyToFastMemory(const Lane::Transfer& transfer);
+  void AfterCopyToFastMemory(const VirtualLink::Transfer& transfer);
   void WaitForLink();
   void AbortSome();
   void Begin(int index);
@@ -121,8 +121,8 @@ class Driver {
   Scheduler scheduler_;
   std::mt19937 random_;
   std::vector<Request> requests_;
-  Lane to_fast_memory_;
-  Lane to_store_;
+  VirtualLink to_fast_memory_;
+  VirtualLink to_store_;
   double now_ = 0.0;
   int begun_ = 0;
   int gone_ = 0;

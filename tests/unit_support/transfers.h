@@ -14,8 +14,8 @@ namespace vericache::testing {
 // A transfer on its way.
 inline std::shared_ptr<Transfer> StartOne(
     Link& link, int steps, std::function<Bytes(int)> move,
-    Transfer::Direction direction = Transfer::Direction::kToFastMemory) {
-  auto transfer = std::make_shared<Transfer>(direction, steps, std::move(move));
+    Transfer::Direction direction = Transfer::Direction::kToFastMemory, std::int64_t due = 0) {
+  auto transfer = std::make_shared<Transfer>(direction, steps, due, std::move(move));
   link.Start(transfer);
   return transfer;
 }
