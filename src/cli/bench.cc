@@ -32,6 +32,7 @@ struct BenchResult {
   int batch = 0;
   double prefill_tokens_per_s = 0.0;
   double decode_tokens_per_s = 0.0;  // of the whole batch, while all of it decodes
+  double drafted_per_round = 0.0;
   double acceptance_length = 0.0;
   double seconds = 0.0;
   std::int64_t reloads = 0;
@@ -121,6 +122,9 @@ BenchResult RunOne(const Model& model, const EngineOptions& options, std::vector
       static_cast<double>(prefilled) / std::chrono::duration<double>(begin - start).count();
   result.decode_tokens_per_s = static_cast<double>(emitted - emitted_before) / seconds;
   const std::int64_t rounds = after.rounds - before.rounds;
+  result.drafted_per_round =
+      rounds > 0 ? static_cast<double>(after.drafted - before.drafted) / static_cast<double>(rounds)
+                 : 0.0;
   result.acceptance_length = rounds > 0 ? static_cast<double>(after.accepted - before.accepted) /
                                               static_cast<double>(rounds)
                                         : 0.0;
@@ -147,6 +151,7 @@ nlohmann::ordered_json ResultJson(const BenchResult& result, const BenchArgument
   object["batch"] = result.batch;
   object["prefill_tokens_per_s"] = result.prefill_tokens_per_s;
   object["decode_tokens_per_s"] = result.decode_tokens_per_s;
+  object["drafted_per_round"] = result.drafted_per_round;
   object["acceptance_length"] = result.acceptance_length;
   object["iteration_s"] = result.iteration_s;
   object["reloads"] = result.reloads;
@@ -185,7 +190,8 @@ void RunBench(BenchArguments& arguments) {
       all["results"].push_back(ResultJson(result, arguments));
       rows.push_back(
           {std::string(Name(policy)), std::to_string(batch), Fixed(result.prefill_tokens_per_s, 1),
-           Fixed(result.decode_tokens_per_s, 1), Fixed(result.acceptance_length, 2),
+           Fixed(result.decode_tokens_per_s, 1),
+           Fixed(result.acceptance_length, 1) + " of " + Fixed(result.drafted_per_round, 1),
            Fixed(1e3 * result.iteration_s, 1) + " ms",
            std::to_string(result.late_reloads) + " of " + std::to_string(result.reloads),
            Fixed(100.0 * result.link_busy, 0) + "%", HumanBytes(result.fast_memory_peak)});

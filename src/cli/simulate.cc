@@ -1,4 +1,4 @@
-#include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 
@@ -126,10 +126,11 @@ void RunSimulate(const SimulateArguments& arguments) {
       }
     });
     if (draw) {
-      const std::string path = policies.size() == 1
-                                   ? arguments.timeline
-                                   : std::string(Name(policy)) + "-" + arguments.timeline;
-      WriteTimeline(path, spans, std::min(keep, result.seconds),
+      std::filesystem::path path = arguments.timeline;
+      if (policies.size() > 1) {  // one file for each
+        path.replace_filename(std::string(Name(policy)) + "-" + path.filename().string());
+      }
+      WriteTimeline(path.string(), spans, std::min(keep, result.seconds),
                     std::string(Name(policy)) + ": " + options.model.name + " on " +
                         options.device.name + ", " + std::to_string(options.requests) + " requests",
                     std::min(kTimelineRequests, options.requests));

@@ -468,6 +468,7 @@ void Engine::AfterVerify(Request& request, std::span<const float> logits) {
   }
   request.result.rounds += 1;
   request.result.accepted_tokens += static_cast<int>(accepted);
+  drafted_ += static_cast<std::int64_t>(request.drafted.size());
   accepted_ += static_cast<std::int64_t>(accepted);
 
   // The full cache keeps the rows whose tokens were right; the compressed one goes back to where

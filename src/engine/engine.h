@@ -56,7 +56,8 @@ struct EngineEvents {
 struct EngineCounts {
   std::int64_t iterations = 0;
   std::int64_t rounds = 0;
-  std::int64_t accepted = 0;  // drafted tokens
+  std::int64_t drafted = 0;   // tokens, of the rounds that were verified
+  std::int64_t accepted = 0;  // of those
   std::int64_t reloads = 0;
   std::int64_t late_reloads = 0;
 };
@@ -85,6 +86,7 @@ class Engine {
     const SchedulerCounts& scheduled = scheduler_.counts();
     return {.iterations = iterations_,
             .rounds = scheduled.rounds,
+            .drafted = drafted_,
             .accepted = accepted_,
             .reloads = scheduled.reloads,
             .late_reloads = scheduled.late_reloads};
@@ -126,6 +128,7 @@ class Engine {
   std::vector<Result> results_;
   int submitted_ = 0;
   std::int64_t iterations_ = 0;
+  std::int64_t drafted_ = 0;
   std::int64_t accepted_ = 0;
 
   // The rows of the iteration under way; kept to reuse their memory.

@@ -42,6 +42,7 @@ IterationTime PredictIteration(Policy policy, const DeviceProfile& device, const
       break;
     case Policy::kVeriCache:
     case Policy::kLockstep:
+    case Policy::kAuto:
       time.gpu = (weights + full * (workload.compression + 1.0 / x)) / device.memory_bandwidth;
       time.xfer = full / (x * device.link_bandwidth);
       // x drafted rows and x + 1 verified ones in x + 1 iterations.
@@ -78,7 +79,7 @@ BatchLimit LargestBatch(Policy policy, const DeviceProfile& device, const ModelS
   }
   const auto fits = [&](int batch) {
     double transient = batch;  // lockstep: all at once
-    if (policy == Policy::kVeriCache) {
+    if (policy != Policy::kLockstep) {
       const double reload = full / device.link_bandwidth /
                             PredictIteration(policy, device, model, workload, batch).iter();
       transient = std::clamp(std::ceil(batch * (reload + 1.0) / (x + 1.0)), 1.0,

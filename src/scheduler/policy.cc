@@ -6,11 +6,12 @@
 namespace vericache {
 namespace {
 
-constexpr std::array<std::pair<Policy, std::string_view>, 4> kNames = {
+constexpr std::array<std::pair<Policy, std::string_view>, 5> kNames = {
     {{Policy::kFull, "full"},
      {Policy::kLossy, "lossy"},
      {Policy::kVeriCache, "vericache"},
-     {Policy::kLockstep, "lockstep"}}};
+     {Policy::kLockstep, "lockstep"},
+     {Policy::kAuto, "auto"}}};
 
 }  // namespace
 

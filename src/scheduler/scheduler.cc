@@ -84,6 +84,34 @@ int Scheduler::WishedDraft(const Job& job) const {
   return BestDraftLength(job.acceptance.rate(), cost, options_.draft_length);
 }
 
+// Where full caches are read in place, a round without drafts is a token of full-cache decoding. So
+// drafts are taken where they pay clearly; until the costs are known, and now and then after, a
+// short round looks whether they do.
+int Scheduler::AutoDraft(const Job& job) {
+  constexpr double kClearly = 1.05;
+  constexpr int kLook = 4;
+  constexpr int kOften = 4;
+  constexpr int kSeldom = 256;
+  if (rounds_without_drafts_ >= (costs_.known() ? kSeldom : kOften)) {
+    rounds_without_drafts_ = 0;
+    return std::min(kLook, options_.draft_length);
+  }
+  int best = 0;
+  if (costs_.known()) {
+    double best_speed = kClearly / costs_.RoundSeconds(0, active());
+    for (int x = 1; x <= options_.draft_length; ++x) {
+      const double speed =
+          ExpectedTokens(job.acceptance.rate(), x) / costs_.RoundSeconds(x, active());
+      if (speed > best_speed) {
+        best = x;
+        best_speed = speed;
+      }
+    }
+  }
+  rounds_without_drafts_ = best == 0 ? rounds_without_drafts_ + 1 : 0;
+  return best;
+}
+
 void Scheduler::BeginRound(Job& job, int drafts) {
   job.phase = Phase::kRound;
   job.drafted = 0;
@@ -111,7 +139,8 @@ bool Scheduler::Reserve(Job& job, int drafts) {
 void Scheduler::BeginRounds() {
   while (!parked_.empty()) {
     Job& job = at(parked_.front());
-    int drafts = WishedDraft(job);
+    int drafts =
+        options_.policy == Policy::kAuto && !options_.reloads ? AutoDraft(job) : WishedDraft(job);
     if (options_.reloads) {
       // In order: who does not fit yet keeps those behind it from taking its place for ever.
       if (!Reserve(job, drafts)) {
@@ -215,7 +244,14 @@ void Scheduler::AdmitNew() {
 
 void Scheduler::StartReloads() {
   std::vector<int> due;
+  double queued = 0.0;   // iterations of the link's time
+  double longest = 0.0;  // of one of them, which is under way
   for (const auto& [request, job] : active_) {
+    if (job.reload == Reload::kStarted) {
+      const double iterations = ReloadIterations(job);
+      queued += iterations;
+      longest = std::max(longest, iterations);
+    }
     if (job.phase == Phase::kRound && job.reservation && job.reload == Reload::kNone &&
         job.reservation->begin <= rings_.now() && storing_ != request) {
       due.push_back(request);
@@ -229,6 +265,13 @@ void Scheduler::StartReloads() {
     if (in_use() + job.reservation->bytes > options_.room) {
       break;  // others are late, or in lockstep; it starts when they have verified
     }
+    // Where the link is behind, those started now would only wait for it and hold memory.
+    const double iterations = ReloadIterations(job);
+    if (options_.policy != Policy::kLockstep && queued - longest >= 1.0) {
+      break;
+    }
+    queued += iterations;
+    longest = std::max(longest, iterations);
     transient_ += job.reservation->bytes;
     job.reload = Reload::kStarted;
     ++counts_.reloads;
@@ -340,7 +383,7 @@ void Scheduler::Verified(int request, int accepted) {
   job.acceptance.Observe(job.drafted, accepted);
   job.emitted += accepted + 1;
   if (job.reservation) {
-    if (options_.policy == Policy::kVeriCache) {
+    if (options_.policy != Policy::kLockstep) {
       rings_.Release(*job.reservation);
     }
     transient_ -= job.reservation->bytes;
@@ -365,7 +408,7 @@ void Scheduler::Leave(int request) {
 void Scheduler::Finish(int request) {
   Job& job = at(request);
   if (job.reservation) {
-    if (options_.policy == Policy::kVeriCache) {
+    if (options_.policy != Policy::kLockstep) {
       rings_.Release(*job.reservation);
     }
     if (job.reload != Reload::kNone) {
@@ -382,15 +425,21 @@ void Scheduler::Finish(int request) {
 }
 
 void Scheduler::EndIteration(std::optional<double> seconds) {
-  bool verifies = false;
+  int drafts = 0;
+  int verifies = 0;
+  int verified_rows = 0;
   bool prefills = false;
   for (const RowGroup& group : plan_.rows) {
-    verifies = verifies || group.kind == RowGroup::Kind::kVerify;
+    const bool verify = group.kind == RowGroup::Kind::kVerify;
+    drafts += group.kind == RowGroup::Kind::kDraft ? 1 : 0;
+    verifies += verify ? 1 : 0;
+    verified_rows += verify ? group.rows : 0;
     prefills = prefills || group.kind == RowGroup::Kind::kPrefill;
   }
   // Iterations that prefill take longer, so that reloads planned without them come early.
   if (seconds && !prefills) {
-    if (verifies) {
+    costs_.Observe(drafts, verifies, verified_rows, *seconds);
+    if (verifies > 0) {
       verify_iteration_s_.Observe(*seconds);
     }
     iteration_s_.Observe(*seconds);

@@ -10,6 +10,7 @@
 
 #include "base/types.h"
 #include "scheduler/draft_length.h"
+#include "scheduler/iteration_costs.h"
 #include "scheduler/policy.h"
 #include "scheduler/rings.h"
 
@@ -166,6 +167,7 @@ class Scheduler {
   FullCacheSize FullCache(const Job& job) const;
   double ReloadIterations(const Job& job) const;
   int WishedDraft(const Job& job) const;
+  int AutoDraft(const Job& job);
   void BeginRound(Job& job, int drafts);
   bool Reserve(Job& job, int drafts);
   void SeekEarlier();
@@ -192,6 +194,8 @@ class Scheduler {
   RunningEstimate iteration_s_;
   RunningEstimate verify_iteration_s_;
   RunningEstimate bandwidth_;
+  IterationCosts costs_;
+  int rounds_without_drafts_ = 0;  // since the last one with
   IterationPlan plan_;
   SchedulerCounts counts_;
 };

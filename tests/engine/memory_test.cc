@@ -1,4 +1,5 @@
 // The budget of fast memory: never exceeded, never a crash, and it changes nothing but the time.
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -82,6 +83,45 @@ TEST(FastMemory, RequestsWaitForEachOther) {
       EXPECT_LE(engine.fast_memory_peak(), budget);
     }
   }
+}
+
+// In the budget of a few full caches, several times as many requests run at once where full caches
+// are there only around verifies; and the machine's memory is as little used as the pool says.
+TEST(FastMemory, HoldsMoreRequestsAtOnce) {
+  const Model& model = LoadTiny({});
+  std::vector<Prompt> prompts;
+  for (unsigned i = 0; i < 36; ++i) {
+    prompts.push_back(
+        {.id = std::to_string(i), .tokens = RandomTokens(1900, 320, i % 4), .max_tokens = 90});
+  }
+  const auto most_at_once = [&](Policy policy) {
+    EngineOptions options = VeriCacheOptions("snapkv", 0.2, 16);
+    options.policy = policy;
+    options.batch = 36;
+    options.link_bandwidth = 1e10;
+    options.prefixes = MakePrefixStore("memory:64MiB", model);
+    EngineOptions full = options;
+    full.policy = Policy::kFull;
+    options.fast_memory = FastMemoryNeed(model, full, prompts[0]) * 8;
+    int decoding = 0;
+    int most = 0;
+    std::vector<bool> seen(prompts.size());
+    EngineEvents events;
+    events.on_tokens = [&](int index, std::span<const TokenId>) {
+      if (!seen[static_cast<std::size_t>(index)]) {
+        seen[static_cast<std::size_t>(index)] = true;
+        most = std::max(most, ++decoding);
+      }
+    };
+    events.on_finish = [&](int, const Result&) { --decoding; };
+    Engine engine(model, options, events);
+    engine.Run(prompts);
+    EXPECT_LE(engine.fast_memory_peak(), options.fast_memory);
+    return most;
+  };
+  const int full = most_at_once(Policy::kFull);
+  EXPECT_EQ(full, 8);
+  EXPECT_GE(2 * most_at_once(Policy::kVeriCache), 7 * full);
 }
 
 // What the policy is for: the full cache is not in fast memory.

@@ -28,7 +28,9 @@ TEST(PolicyName, UnknownIsNotAPolicy) {
   EXPECT_EQ(ParsePolicy("full, lossy"), std::nullopt);
 }
 
-TEST(PolicyName, AllAreListed) { EXPECT_EQ(PolicyNames(), "full, lossy, vericache, lockstep"); }
+TEST(PolicyName, AllAreListed) {
+  EXPECT_EQ(PolicyNames(), "full, lossy, vericache, lockstep, auto");
+}
 
 TEST(Policy, TwoVerify) {
   EXPECT_FALSE(Verifies(Policy::kFull));
