@@ -163,6 +163,7 @@ nlohmann::ordered_json ResultJson(const BenchResult& result, const BenchArgument
 
 void RunBench(BenchArguments& arguments) {
   std::vector<Policy> policies;
+  policies.reserve(arguments.policies.size());
   for (const std::string& name : arguments.policies) {
     policies.push_back(PolicyOf(name));
   }

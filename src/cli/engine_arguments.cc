@@ -25,12 +25,26 @@ void SetDraftLength(const std::string& text, EngineOptions& options) {
   }
 }
 
-// "2GB/s" or "2GB".
+// A size, as an option's value. Throws UserError, naming the option.
+Bytes SizeOf(const std::string& option, const std::string& text) {
+  try {
+    return ParseBytes(text);
+  } catch (const UserError& error) {
+    throw UserError(option + ": " + error.what());
+  }
+}
+
+// "2GB/s" or "2GB"; a number alone would be bytes, which nobody means.
 double ParseBandwidth(std::string text) {
+  const std::string option = "--link-bandwidth";
+  if (!text.empty() && text.find_first_not_of("0123456789.") == std::string::npos &&
+      text.find_first_not_of("0.") != std::string::npos) {
+    throw UserError(option + " needs a unit, such as " + text + "MB/s");
+  }
   if (text.ends_with("/s")) {
     text.resize(text.size() - 2);
   }
-  return static_cast<double>(ParseBytes(text).count);
+  return static_cast<double>(SizeOf(option, text).count);
 }
 
 }  // namespace
@@ -71,7 +85,8 @@ void EngineArguments::AddTo(CLI::App& command) {
       ->capture_default_str();
   command
       .add_option("--full-store", full_store,
-                  "Where full caches live while requests draft: memory, or disk:PATH")
+                  "Where full caches live while requests draft (not under full and lossy): memory, "
+                  "or disk:PATH")
       ->capture_default_str();
   command.add_option("--link-bandwidth", link_bandwidth,
                      "Emulate a link of this speed from store to fast memory, such as 2GB/s "
@@ -89,7 +104,7 @@ void EngineArguments::Resolve() {
     options.link_bandwidth = ParseBandwidth(link_bandwidth);
   }
   if (!fast_memory.empty()) {
-    options.fast_memory = ParseBytes(fast_memory);
+    options.fast_memory = SizeOf("--fast-memory", fast_memory);
   }
   ValidateOptions(options);
 }

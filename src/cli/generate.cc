@@ -104,16 +104,19 @@ class TextPrinter {
   std::size_t current_ = 0;
 };
 
-std::string Summary(const Result& result, const EngineOptions& options, Bytes fast_memory_peak) {
+std::string Summary(const Result& result, const EngineOptions& options) {
   std::string text = std::to_string(result.prompt_tokens) + " prompt tokens at " +
                      Fixed(result.prefill_tokens_per_s(), 1) + "/s, " +
                      std::to_string(result.tokens.size()) + " tokens at " +
                      Fixed(result.decode_tokens_per_s(), 1) + "/s";
   if (result.rounds > 0) {
     text += ", acceptance length " + Fixed(result.acceptance_length(), 1) + " of " +
-            std::to_string(options.draft_length);
+            Fixed(static_cast<double>(result.drafted_tokens) / result.rounds, 1) + " drafted";
   }
-  return text + ", cache in fast memory " + HumanBytes(fast_memory_peak) +
+  if (options.policy == Policy::kFull) {
+    return text + ", full cache " + HumanBytes(result.full_cache);
+  }
+  return text + ", compressed cache " + HumanBytes(result.compressed_cache) +
          " (full: " + HumanBytes(result.full_cache) + ")";
 }
 
@@ -215,7 +218,7 @@ void RunGenerate(GenerateArguments arguments, bool has_prompt) {
                      result.error.c_str());
       }
       std::fprintf(stderr, "[%s%s]\n", given.size() == 1 ? "" : (given[i].id + ": ").c_str(),
-                   Summary(result, options, running->fast_memory_peak()).c_str());
+                   Summary(result, options).c_str());
       return;
     }
     for (; printed < done.size() && done[printed]; ++printed) {
@@ -270,7 +273,12 @@ void AddGenerate(CLI::App& app) {
                     "Put the prompt into the model's chat template, as libllama knows it");
   command->add_option("-n,--max-tokens", arguments->max_tokens, "Tokens to emit, at most")
       ->capture_default_str();
-  command->add_option("--policy", arguments->policy, PolicyNames())->capture_default_str();
+  command
+      ->add_option(
+          "--policy", arguments->policy,
+          "full: decode on the full cache; lossy: drafts are the output; vericache: drafts "
+          "are verified; lockstep: all at the same time; auto: drafts only where it pays")
+      ->capture_default_str();
   command->add_option("--batch", arguments->batch, "Prompts in flight at once")
       ->capture_default_str();
   arguments->engine.AddTo(*command);

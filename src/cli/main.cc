@@ -17,6 +17,7 @@ int main(int argc, char** argv) {
   CLI::App app{
       "vericache: LLM inference on compressed KV caches with the output of the full cache"};
   app.require_subcommand(1);
+  app.set_version_flag("--version", "vericache " VERICACHE_VERSION);
   AddGenerate(app);
   AddDoctor(app);
   AddBench(app);
@@ -35,6 +36,8 @@ int main(int argc, char** argv) {
     return app.exit(help);
   } catch (const CLI::CallForAllHelp& help) {
     return app.exit(help);
+  } catch (const CLI::CallForVersion& version) {
+    return app.exit(version);
   } catch (const CLI::ParseError& error) {
     std::fprintf(stderr, "vericache: %s (see vericache --help)\n", error.what());
     return kExitUserError;

@@ -52,8 +52,8 @@ void ModelArguments::AddTo(CLI::App& command) {
       ->capture_default_str();
   command
       .add_option("--acceptance", acceptance,
-                  "Share of the drafted tokens that is accepted at the draft length, or a file "
-                  "of acceptance --json")
+                  "Share of the drafted tokens that is accepted at the draft length, or a JSON "
+                  "file: {\"results\": [{\"x\": 8, \"acceptance_length\": 6.5}, ...]}")
       ->capture_default_str();
   command.add_flag("--json", json, "Print JSON");
 }

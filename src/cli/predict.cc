@@ -128,6 +128,10 @@ void RunPredict(const PredictArguments& arguments) {
     return;
   }
 
+  if (vericache.batch == 0.0) {
+    WriteOut(shape.name + " on " + device.name + ": " + advice + "\n");
+    return;
+  }
   std::vector<std::vector<std::string>> rows = {
       {"policy", "batch", "T_gpu", "T_xfer", "compute", "T_iter", "bound by", "tokens/s"}};
   const std::array<std::pair<Policy, const Throughput*>, 3> all = {
@@ -147,7 +151,8 @@ void RunPredict(const PredictArguments& arguments) {
           " by memory, " +
           (vericache.limit.by_link ? std::to_string(*vericache.limit.by_link) + " by the link"
                                    : std::string("no limit by the link")) +
-          "\ncritical compression ratio: " + Fixed(critical, 3) + " (below it the link binds)\n" +
+          "\ncritical compression ratio: " + Fixed(critical, 3) +
+          " (below it the link binds; where it is negative, never)\n" +
           "remote prefix: " + Fixed(remote.full, 1) + " s a request with full caches, " +
           Fixed(remote.total, 1) + " s with vericache; " + Fixed(remote.devices_ratio, 1) +
           " far devices for each near one\n\n" + advice + "\n";

@@ -4,6 +4,7 @@
 #include <iostream>
 #include <iterator>
 #include <limits>
+#include <set>
 #include <sstream>
 
 #include "base/error.h"
@@ -79,6 +80,7 @@ std::string ReadText(const std::string& path) {
 std::vector<PromptText> ReadPrompts(const std::string& path) {
   std::istringstream lines(ReadText(path));
   std::vector<PromptText> prompts;
+  std::set<std::string> ids;
   std::string line;
   for (int number = 1; std::getline(lines, line); ++number) {
     if (line.find_first_not_of(" \t\r") == std::string::npos) {
@@ -93,6 +95,10 @@ std::vector<PromptText> ReadPrompts(const std::string& path) {
     }
     if (prompt.id.empty()) {
       prompt.id = std::to_string(prompts.size());
+    }
+    if (!ids.insert(prompt.id).second) {
+      throw UserError(path + ":" + std::to_string(number) + ": the id \"" + prompt.id +
+                      "\" was used before");
     }
     prompts.push_back(std::move(prompt));
   }

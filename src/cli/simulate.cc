@@ -183,8 +183,10 @@ void AddSimulate(CLI::App& app) {
                     "Prefill the contexts; otherwise their caches are in the store already");
   command->add_option("--seed", arguments->options.seed, "Of arrivals, lengths and acceptance")
       ->capture_default_str();
-  command->add_option("--timeline", arguments->timeline,
-                      "Draw drafts, reloads and verifies of the first requests into this SVG file");
+  command->add_option(
+      "--timeline", arguments->timeline,
+      "Draw drafts, reloads and verifies of the first requests into this SVG file; for "
+      "several policies into POLICY-FILE each");
   command->add_option("--timeline-end", arguments->timeline_end, "Seconds that it shows");
   command->footer(
       "Examples:\n"

@@ -161,8 +161,8 @@ int Engine::Submit(Prompt prompt) {
   const Bytes fast = scheduler_.NeededRoom(need);
   if (fast > fast_pool_.budget()) {
     throw UserError("too little fast memory: a prompt of " + std::to_string(size) +
-                    " tokens needs " + HumanBytes(fast) + ", the budget leaves " +
-                    HumanBytes(fast_pool_.budget()));
+                    " tokens and up to " + std::to_string(need.max_tokens) + " new ones needs " +
+                    HumanBytes(fast) + ", the budget leaves " + HumanBytes(fast_pool_.budget()));
   }
   if (fast + caches.store > memory_limit_) {
     throw UserError("too little memory for the caches of a prompt of " + std::to_string(size) +

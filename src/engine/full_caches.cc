@@ -10,6 +10,7 @@ namespace {
 
 std::vector<std::vector<std::byte*>> AllGroups(const KvCache& cache, int slots) {
   std::vector<std::vector<std::byte*>> groups;
+  groups.reserve(static_cast<std::size_t>(PageGroups(slots)));
   for (int group = 0; group < PageGroups(slots); ++group) {
     groups.push_back(cache.GroupPages(group));
   }

@@ -34,6 +34,7 @@ std::string Identity(const Model& model) {
 
 std::vector<std::vector<std::byte*>> GroupsOf(const KvCache& cache, int chunk) {
   std::vector<std::vector<std::byte*>> groups;
+  groups.reserve(static_cast<std::size_t>(kGroups));
   for (int group = 0; group < kGroups; ++group) {
     groups.push_back(cache.GroupPages(chunk * kGroups + group));
   }
@@ -72,6 +73,7 @@ bool Prefixes::StartLoad(Request& request, int computed, std::int64_t due) {
     return false;
   }
   std::vector<std::vector<std::vector<std::byte*>>> pages;
+  pages.reserve(static_cast<std::size_t>(chunks));
   for (int chunk = 0; chunk < chunks; ++chunk) {
     pages.push_back(GroupsOf(*request.full, chunk));
   }
@@ -103,6 +105,7 @@ void Prefixes::StartSave(Request& request) {
     return;
   }
   std::vector<std::vector<std::vector<std::byte*>>> pages;
+  pages.reserve(static_cast<std::size_t>(chunks));
   for (int chunk = 0; chunk < chunks; ++chunk) {
     pages.push_back(GroupsOf(*request.full, static_cast<int>(first) + chunk));
   }

@@ -140,8 +140,8 @@ ModelParams ReadParams(const GgufFile& file) {
     reader.Refuse("tensor token_embd.weight is missing");
   }
   params.vocabulary = static_cast<int>(embedding->shape[1]);
-  const std::size_t texts = file.ArraySize("tokenizer.ggml.tokens").value_or(0);
-  if (texts > static_cast<std::size_t>(params.vocabulary)) {
+  const std::int64_t texts = file.ArraySize("tokenizer.ggml.tokens").value_or(0);
+  if (texts > params.vocabulary) {
     reader.Refuse("the vocabulary has " + std::to_string(texts) + " tokens, the embedding " +
                   std::to_string(params.vocabulary));
   }

@@ -120,6 +120,7 @@ TEST_F(CliErrors, PromptLists) {
   fails(good + "{\"id\": \"long\", \"prompt\": \"" + std::string(700, 'x') + "\"}\n",
         {"long", "700", "600"});
   fails("{\"prompt\": \"\"}\n", {"empty"});
+  fails("{\"id\": 1, \"prompt\": \"x\"}\n" + good, {"prompts.jsonl:2:", "\"1\""});
 }
 
 TEST_F(CliErrors, Options) {
@@ -154,7 +155,8 @@ TEST_F(CliErrors, Options) {
   fails({"--draft-length", "4x"}, {"4x", "auto"});
   fails({"--full-store", "tape"}, {"tape", "memory", "disk:PATH"});
   fails({"--full-store", "disk:/dev/null/x"}, {"/dev/null/x"});
-  fails({"--link-bandwidth", "fast"}, {"fast"});
+  fails({"--link-bandwidth", "fast"}, {"--link-bandwidth", "fast"});
+  fails({"--link-bandwidth", "500"}, {"--link-bandwidth", "500MB/s"});
   fails({"--link-bandwidth", "0"}, {"--link-bandwidth"});
   fails({"--weights-share", "2"}, {"--weights-share"});
   fails({"--weights-share", "1", "--fast-memory", "1KiB"}, {"weights", "1.0 KiB"});
