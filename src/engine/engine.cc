@@ -9,105 +9,8 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "engine/memory_plan.h"
-#include "ggml.h"
-#include "sampling/acceptance.h"
 
 namespace vericache {
-namespace {
-
-// Longer drafts are never all accepted.
-constexpr int kMaxDraftLength = 1024;
-
-double Seconds(Request::Clock::time_point from, Request::Clock::time_point to) {
-  return std::chrono::duration<double>(to - from).count();
-}
-
-}  // namespace
-
-void ValidateOptions(const EngineOptions& options) {
-  if (!(options.keep > 0.0 && options.keep <= 1.0)) {
-    throw UserError("--keep must be above 0 and at most 1");
-  }
-  if (options.draft_length < 1 || options.draft_length > kMaxDraftLength) {
-    throw UserError("--draft-length must be from 1 to " + std::to_string(kMaxDraftLength));
-  }
-  if (options.batch < 1) {
-    throw UserError("--batch must be at least 1");
-  }
-  if (options.prefill_chunk < 1) {
-    throw UserError("--prefill-chunk must be at least 1");
-  }
-  if (options.link_bandwidth && !(*options.link_bandwidth > 0.0)) {
-    throw UserError("--link-bandwidth must be above 0");
-  }
-  if (!(options.weights_share >= 0.0 && options.weights_share <= 1.0)) {
-    throw UserError("--weights-share must be in [0, 1]");
-  }
-  if (options.threads < 1 || options.threads > GGML_MAX_N_THREADS) {
-    throw UserError("--threads must be from 1 to " + std::to_string(GGML_MAX_N_THREADS));
-  }
-  MakeCompressor(options.compressor);
-}
-
-namespace {
-
-// What the budget leaves for caches.
-Bytes CacheRoom(const Model& model, const EngineOptions& options) {
-  const Bytes weights{static_cast<std::uint64_t>(
-      options.weights_share * static_cast<double>(model.weights().bytes().count))};
-  if (weights > options.fast_memory) {
-    throw UserError("too little fast memory: the weights' share is " + HumanBytes(weights) +
-                    ", the budget " + HumanBytes(options.fast_memory));
-  }
-  return options.fast_memory - weights;
-}
-
-// The machine's memory without what an iteration works in. Throws UserError where that alone is
-// too much.
-Bytes MemoryForCaches(Transformer& transformer, const EngineOptions& options) {
-  // A batch need not verify at once, but it may.
-  const int context = transformer.model().params().context;
-  const std::int64_t verified =
-      std::int64_t{options.batch} * (std::min(LongestDraft(options), context) + 1);
-  const int outputs = static_cast<int>(
-      std::min<std::int64_t>(Verifies(options.policy) ? verified : options.batch, 1 << 16));
-  const int prefilled = std::min(options.prefill_chunk, context);
-  const Bytes work = transformer.WorkBytes(prefilled + outputs, outputs);
-  const Bytes available = AvailableMemory();
-  if (work > available) {
-    throw UserError(
-        "too little memory for an iteration: " + HumanBytes(work) + " are needed, " +
-        HumanBytes(available) +
-        " are available; a smaller --batch, --prefill-chunk or --draft-length needs less");
-  }
-  return available - work;
-}
-
-GroupShape GroupOf(const Model& model, KvFormat format) {
-  const CacheGeometry geometry = model.params().geometry();
-  return {.layers = geometry.layers, .page_bytes = PageLayout(format, geometry).page_bytes()};
-}
-
-SchedulerOptions SchedulerOptionsOf(const Model& model, const EngineOptions& options,
-                                    KvFormat format, Bytes memory) {
-  SchedulerOptions to{.policy = options.policy,
-                      .draft_length = options.draft_length,
-                      .adaptive = options.adaptive_draft,
-                      .batch = options.batch,
-                      .prefill_chunk = options.prefill_chunk,
-                      .room = CacheRoom(model, options),
-                      .memory = memory,
-                      .reloads = Reloads(options),
-                      .group = {GroupOf(model, format).bytes()},
-                      .group_slots = kPageSlots};
-  if (options.link_bandwidth) {
-    to.link_bandwidth = *options.link_bandwidth;
-  }
-  return to;
-}
-
-}  // namespace
-
 Engine::Engine(const Model& model, EngineOptions options, EngineEvents events)
     : model_(model),
       options_((ValidateOptions(options), std::move(options))),
@@ -220,7 +123,8 @@ void Engine::CollectMoves() {
       Finish(*request);
     } else if (move->kind == Move::Kind::kReloaded) {
       scheduler_.Reloaded(index, move->bytes, move->seconds);
-    } else if (!std::exchange(request->saved, true)) {  // all of it, after the prefill
+    } else if (!std::exchange(request->saved,
+                              true)) {  // all of it, after the prefill
       request->full.reset();
       scheduler_.Stored(index);
     }
@@ -355,145 +259,7 @@ void Engine::Compute(std::span<const RowGroup> plan) {
   }
   Sweep();
   ++iterations_;
-  scheduler_.EndIteration(Seconds(start, Request::Clock::now()));
-}
-
-void Engine::Emit(Request& request, TokenId token, std::span<const float> logits) {
-  request.digest.Add(logits);
-  request.result.tokens.push_back(token);
-  const bool end = options_.is_end && options_.is_end(token);
-  if (end || request.emitted() == request.prompt.max_tokens) {
-    request.result.finish_reason = end ? FinishReason::kEnd : FinishReason::kLength;
-    request.finished = true;
-  }
-}
-
-void Engine::AfterPrefill(Request& request, const RowGroup& group, std::span<const float> logits) {
-  request.prefilled += group.rows;
-  if (events_.on_prefill) {
-    events_.on_prefill(request.index, request.prefilled, request.prompt_size());
-  }
-  scheduler_.Prefilled(request.index, group.rows);
-  if (request.prefilled < request.prompt_size()) {
-    return;
-  }
-  const TokenId token = sampler_.Sample(logits, Position{request.prompt_size() - 1});
-  Emit(request, token, logits);
-  if (options_.policy != Policy::kFull && !request.finished) {
-    MakeCompressed(request);
-  } else if (prefixes_) {
-    prefixes_->StartSave(request);
-  }
-  request.decoding_since = Request::Clock::now();
-  request.result.prefill_s = Seconds(request.started, request.decoding_since);
-  if (events_.on_tokens) {
-    events_.on_tokens(request.index, std::span(&token, 1));
-  }
-  if (request.finished) {
-    Finish(request);
-  }
-}
-
-void Engine::MakeCompressed(Request& request) {
-  request.compressed.emplace(Compress(compressor_,
-                                      {.full = *request.full,
-                                       .tap = request.tap.get(),
-                                       .positions = request.prompt_size(),
-                                       .heads = model_.params().heads},
-                                      options_.keep, fast_pool_));
-  request.tap.reset();
-  request.result.full_cache = request.full->peak_bytes();
-  if (prefixes_ && options_.policy != Policy::kLossy) {
-    prefixes_->StartSave(request);
-  }
-  if (moves_) {
-    moves_->SaveAll(request);
-  } else if (options_.policy == Policy::kLossy) {
-    request.full.reset();
-    if (Reloads(options_)) {
-      scheduler_.Stored(request.index);
-    }
-  }
-  if (events_.on_compressed) {
-    events_.on_compressed(request.index, *request.compressed);
-  }
-}
-
-void Engine::AfterDecode(Request& request, std::span<const float> logits) {
-  const TokenId token = sampler_.Sample(logits, Position{request.position()});
-  Emit(request, token, logits);
-  scheduler_.Decoded(request.index);
-  if (events_.on_tokens) {
-    events_.on_tokens(request.index, std::span(&token, 1));
-  }
-  if (request.finished) {
-    Finish(request);
-  }
-}
-
-void Engine::AfterDraft(Request& request, std::span<const float> logits) {
-  const int position = request.position() + static_cast<int>(request.drafted.size());
-  const TokenId token = sampler_.Sample(logits, Position{position});
-  request.result.drafted_tokens += 1;
-  if (options_.policy == Policy::kLossy) {
-    Emit(request, token, logits);
-    scheduler_.Decoded(request.index);
-    Check(request.compressed->Pack(compressor_.residual), "memory was reserved at admission");
-    if (events_.on_tokens) {
-      events_.on_tokens(request.index, std::span(&token, 1));
-    }
-    if (request.finished) {
-      Finish(request);
-    }
-    return;
-  }
-  request.drafted.push_back(token);
-  scheduler_.Drafted(request.index, options_.is_end && options_.is_end(token));
-}
-
-void Engine::AfterVerify(Request& request, std::span<const float> logits) {
-  const auto vocabulary = static_cast<std::size_t>(model_.params().vocabulary);
-  const std::size_t rows = request.drafted.size() + 1;
-  const int first_position = request.position();
-  std::vector<TokenId> sampled;
-  sampled.reserve(rows);
-  for (std::size_t i = 0; i < rows; ++i) {
-    sampled.push_back(sampler_.Sample(logits.subspan(i * vocabulary, vocabulary),
-                                      Position{first_position + static_cast<int>(i)}));
-  }
-  const std::size_t accepted = AcceptanceLength(request.drafted, sampled);
-  const std::size_t before = request.result.tokens.size();
-  for (std::size_t i = 0; i <= accepted && !request.finished; ++i) {
-    Emit(request, sampled[i], logits.subspan(i * vocabulary, vocabulary));
-  }
-  request.result.rounds += 1;
-  request.result.accepted_tokens += static_cast<int>(accepted);
-  drafted_ += static_cast<std::int64_t>(request.drafted.size());
-  accepted_ += static_cast<std::int64_t>(accepted);
-
-  // The full cache keeps the rows whose tokens were right; the compressed one goes back to where
-  // the round began and takes those rows over, as the verify computed them.
-  const int kept = static_cast<int>(accepted) + 1;
-  request.full->Truncate(static_cast<int>(rows) - kept);
-  request.compressed->Truncate(static_cast<int>(request.drafted.size()));
-  request.drafted.clear();
-  request.result.full_cache = std::max(request.result.full_cache, request.full->peak_bytes());
-  scheduler_.Verified(request.index, static_cast<int>(accepted));
-  if (!request.finished) {
-    Check(request.compressed->AppendTail(*request.full, kept) &&
-              request.compressed->Pack(compressor_.residual),
-          "memory was reserved at admission");
-    if (moves_) {
-      moves_->SaveRows(request, first_position, request.full_slots());
-      request.full.reset();
-    }
-  }
-  if (events_.on_tokens) {
-    events_.on_tokens(request.index, std::span(request.result.tokens).subspan(before));
-  }
-  if (request.finished) {
-    Finish(request);
-  }
+  scheduler_.EndIteration(Request::SecondsBetween(start, Request::Clock::now()));
 }
 
 // The request is over; what it holds goes when the link has let go of it.
@@ -501,7 +267,7 @@ void Engine::Finish(Request& request) {
   request.finished = true;
   scheduler_.Leave(request.index);
   Result& result = request.result;
-  result.decode_s = Seconds(request.decoding_since, Request::Clock::now());
+  result.decode_s = Request::SecondsBetween(request.decoding_since, Request::Clock::now());
   result.logits_digest = request.digest.value();
   if (request.full) {
     result.full_cache = std::max(result.full_cache, request.full->peak_bytes());

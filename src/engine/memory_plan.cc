@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "base/error.h"
+#include "base/memory.h"
+
 namespace vericache {
 
 bool Reloads(const EngineOptions& options) {
@@ -33,6 +36,58 @@ CacheNeed PlanCaches(const CacheGeometry& geometry, KvFormat full_format,
   return {.fast = PlainCacheBytes(geometry, full_format, tail) +
                   PlainCacheBytes(geometry, *compressor.format, grown),
           .store = store};
+}
+
+Bytes CacheRoom(const Model& model, const EngineOptions& options) {
+  const Bytes weights{static_cast<std::uint64_t>(
+      options.weights_share * static_cast<double>(model.weights().bytes().count))};
+  if (weights > options.fast_memory) {
+    throw UserError("too little fast memory: the weights' share is " + HumanBytes(weights) +
+                    ", the budget " + HumanBytes(options.fast_memory));
+  }
+  return options.fast_memory - weights;
+}
+
+Bytes MemoryForCaches(Transformer& transformer, const EngineOptions& options) {
+  // A batch need not verify at once, but it may.
+  const int context = transformer.model().params().context;
+  const std::int64_t verified =
+      std::int64_t{options.batch} * (std::min(LongestDraft(options), context) + 1);
+  const int outputs = static_cast<int>(
+      std::min<std::int64_t>(Verifies(options.policy) ? verified : options.batch, 1 << 16));
+  const int prefilled = std::min(options.prefill_chunk, context);
+  const Bytes work = transformer.WorkBytes(prefilled + outputs, outputs);
+  const Bytes available = AvailableMemory();
+  if (work > available) {
+    throw UserError("too little memory for an iteration: " + HumanBytes(work) + " are needed, " +
+                    HumanBytes(available) +
+                    " are available; a smaller --batch, --prefill-chunk or "
+                    "--draft-length needs less");
+  }
+  return available - work;
+}
+
+GroupShape GroupOf(const Model& model, KvFormat format) {
+  const CacheGeometry geometry = model.params().geometry();
+  return {.layers = geometry.layers, .page_bytes = PageLayout(format, geometry).page_bytes()};
+}
+
+SchedulerOptions SchedulerOptionsOf(const Model& model, const EngineOptions& options,
+                                    KvFormat format, Bytes memory) {
+  SchedulerOptions to{.policy = options.policy,
+                      .draft_length = options.draft_length,
+                      .adaptive = options.adaptive_draft,
+                      .batch = options.batch,
+                      .prefill_chunk = options.prefill_chunk,
+                      .room = CacheRoom(model, options),
+                      .memory = memory,
+                      .reloads = Reloads(options),
+                      .group = {GroupOf(model, format).bytes()},
+                      .group_slots = kPageSlots};
+  if (options.link_bandwidth) {
+    to.link_bandwidth = *options.link_bandwidth;
+  }
+  return to;
 }
 
 }  // namespace vericache

@@ -61,6 +61,10 @@ struct Result {
 struct Request {
   using Clock = std::chrono::steady_clock;
 
+  static double SecondsBetween(Clock::time_point from, Clock::time_point to) {
+    return std::chrono::duration<double>(to - from).count();
+  }
+
   int index = 0;  // in the order of submission
   Prompt prompt;
   Result result;

@@ -1,0 +1,151 @@
+// What an iteration's logits mean for each request: the part of the engine that samples, verifies
+// and repairs.
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "engine/engine.h"
+#include "engine/memory_plan.h"
+#include "sampling/acceptance.h"
+
+namespace vericache {
+
+void Engine::Emit(Request& request, TokenId token, std::span<const float> logits) {
+  request.digest.Add(logits);
+  request.result.tokens.push_back(token);
+  const bool end = options_.is_end && options_.is_end(token);
+  if (end || request.emitted() == request.prompt.max_tokens) {
+    request.result.finish_reason = end ? FinishReason::kEnd : FinishReason::kLength;
+    request.finished = true;
+  }
+}
+
+void Engine::AfterPrefill(Request& request, const RowGroup& group, std::span<const float> logits) {
+  request.prefilled += group.rows;
+  if (events_.on_prefill) {
+    events_.on_prefill(request.index, request.prefilled, request.prompt_size());
+  }
+  scheduler_.Prefilled(request.index, group.rows);
+  if (request.prefilled < request.prompt_size()) {
+    return;
+  }
+  const TokenId token = sampler_.Sample(logits, Position{request.prompt_size() - 1});
+  Emit(request, token, logits);
+  if (options_.policy != Policy::kFull && !request.finished) {
+    MakeCompressed(request);
+  } else if (prefixes_) {
+    prefixes_->StartSave(request);
+  }
+  request.decoding_since = Request::Clock::now();
+  request.result.prefill_s = Request::SecondsBetween(request.started, request.decoding_since);
+  if (events_.on_tokens) {
+    events_.on_tokens(request.index, std::span(&token, 1));
+  }
+  if (request.finished) {
+    Finish(request);
+  }
+}
+
+void Engine::MakeCompressed(Request& request) {
+  request.compressed.emplace(Compress(compressor_,
+                                      {.full = *request.full,
+                                       .tap = request.tap.get(),
+                                       .positions = request.prompt_size(),
+                                       .heads = model_.params().heads},
+                                      options_.keep, fast_pool_));
+  request.tap.reset();
+  request.result.full_cache = request.full->peak_bytes();
+  if (prefixes_ && options_.policy != Policy::kLossy) {
+    prefixes_->StartSave(request);
+  }
+  if (moves_) {
+    moves_->SaveAll(request);
+  } else if (options_.policy == Policy::kLossy) {
+    request.full.reset();
+    if (Reloads(options_)) {
+      scheduler_.Stored(request.index);
+    }
+  }
+  if (events_.on_compressed) {
+    events_.on_compressed(request.index, *request.compressed);
+  }
+}
+
+void Engine::AfterDecode(Request& request, std::span<const float> logits) {
+  const TokenId token = sampler_.Sample(logits, Position{request.position()});
+  Emit(request, token, logits);
+  scheduler_.Decoded(request.index);
+  if (events_.on_tokens) {
+    events_.on_tokens(request.index, std::span(&token, 1));
+  }
+  if (request.finished) {
+    Finish(request);
+  }
+}
+
+void Engine::AfterDraft(Request& request, std::span<const float> logits) {
+  const int position = request.position() + static_cast<int>(request.drafted.size());
+  const TokenId token = sampler_.Sample(logits, Position{position});
+  request.result.drafted_tokens += 1;
+  if (options_.policy == Policy::kLossy) {
+    Emit(request, token, logits);
+    scheduler_.Decoded(request.index);
+    Check(request.compressed->Pack(compressor_.residual), "memory was reserved at admission");
+    if (events_.on_tokens) {
+      events_.on_tokens(request.index, std::span(&token, 1));
+    }
+    if (request.finished) {
+      Finish(request);
+    }
+    return;
+  }
+  request.drafted.push_back(token);
+  scheduler_.Drafted(request.index, options_.is_end && options_.is_end(token));
+}
+
+void Engine::AfterVerify(Request& request, std::span<const float> logits) {
+  const auto vocabulary = static_cast<std::size_t>(model_.params().vocabulary);
+  const std::size_t rows = request.drafted.size() + 1;
+  const int first_position = request.position();
+  std::vector<TokenId> sampled;
+  sampled.reserve(rows);
+  for (std::size_t i = 0; i < rows; ++i) {
+    sampled.push_back(sampler_.Sample(logits.subspan(i * vocabulary, vocabulary),
+                                      Position{first_position + static_cast<int>(i)}));
+  }
+  const std::size_t accepted = AcceptanceLength(request.drafted, sampled);
+  const std::size_t before = request.result.tokens.size();
+  for (std::size_t i = 0; i <= accepted && !request.finished; ++i) {
+    Emit(request, sampled[i], logits.subspan(i * vocabulary, vocabulary));
+  }
+  request.result.rounds += 1;
+  request.result.accepted_tokens += static_cast<int>(accepted);
+  drafted_ += static_cast<std::int64_t>(request.drafted.size());
+  accepted_ += static_cast<std::int64_t>(accepted);
+
+  // The full cache keeps the rows whose tokens were right; the compressed one goes back to where
+  // the round began and takes those rows over, as the verify computed them.
+  const int kept = static_cast<int>(accepted) + 1;
+  request.full->Truncate(static_cast<int>(rows) - kept);
+  request.compressed->Truncate(static_cast<int>(request.drafted.size()));
+  request.drafted.clear();
+  request.result.full_cache = std::max(request.result.full_cache, request.full->peak_bytes());
+  scheduler_.Verified(request.index, static_cast<int>(accepted));
+  if (!request.finished) {
+    Check(request.compressed->AppendTail(*request.full, kept) &&
+              request.compressed->Pack(compressor_.residual),
+          "memory was reserved at admission");
+    if (moves_) {
+      moves_->SaveRows(request, first_position, request.full_slots());
+      request.full.reset();
+    }
+  }
+  if (events_.on_tokens) {
+    events_.on_tokens(request.index, std::span(request.result.tokens).subspan(before));
+  }
+  if (request.finished) {
+    Finish(request);
+  }
+}
+
+}  // namespace vericache

@@ -1,0 +1,206 @@
+// The rounds of requests: how long they draft, when they verify, and when their reloads start.
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "scheduler/scheduler.h"
+
+namespace vericache {
+
+int Scheduler::WishedDraft(const Job& job) const {
+  if (!options_.adaptive) {
+    return options_.draft_length;
+  }
+  RoundCost cost;
+  cost.verify = std::max(1.0, verify_iteration_s_.value() / iteration_s_.value());
+  if (options_.reloads) {
+    for (const auto& [request, each] : active_) {
+      cost.reload += each.phase == Phase::kRound ? ReloadIterations(each) : 0.0;
+    }
+    cost.reload += ReloadIterations(job);
+  }
+  return BestDraftLength(job.acceptance.rate(), cost, options_.draft_length);
+}
+
+// Where full caches are read in place, a round without drafts is a token of full-cache decoding. So
+// drafts are taken where they pay clearly; until the costs are known, and now and then after, a
+// short round looks whether they do.
+int Scheduler::AutoDraft(const Job& job) {
+  constexpr double kClearly = 1.05;
+  constexpr int kLook = 4;
+  constexpr int kOften = 4;
+  constexpr int kSeldom = 256;
+  if (rounds_without_drafts_ >= (costs_.known() ? kSeldom : kOften)) {
+    rounds_without_drafts_ = 0;
+    return std::min(kLook, options_.draft_length);
+  }
+  int best = 0;
+  if (costs_.known()) {
+    double best_speed = kClearly / costs_.RoundSeconds(0, active());
+    for (int x = 1; x <= options_.draft_length; ++x) {
+      const double speed =
+          ExpectedTokens(job.acceptance.rate(), x) / costs_.RoundSeconds(x, active());
+      if (speed > best_speed) {
+        best = x;
+        best_speed = speed;
+      }
+    }
+  }
+  rounds_without_drafts_ = best == 0 ? rounds_without_drafts_ + 1 : 0;
+  return best;
+}
+
+void Scheduler::BeginRound(Job& job, int drafts) {
+  job.phase = Phase::kRound;
+  job.drafted = 0;
+  job.draft_ended = false;
+  // The verify adds a token of its own.
+  job.target = std::clamp(job.remaining() - 1, 0, drafts);
+  job.reload = Reload::kNone;
+  job.late = false;
+  job.advanced = false;
+}
+
+bool Scheduler::Reserve(Job& job, int drafts) {
+  const Bytes held = resident_ + prefill_;
+  FullCacheSize cache = FullCache(job);
+  if (job.phase == Phase::kRound) {  // its draft is complete, so what the verify
+                                     // adds is known
+    cache.slots += job.drafted;
+    cache.limit = cache.slots + 1;
+  }
+  job.reservation = rings_.Reserve(cache, ReloadIterations(job),
+                                   std::min(drafts, std::max(job.remaining() - 1, 0)),
+                                   options_.room - std::min(held, options_.room));
+  return job.reservation.has_value();
+}
+
+void Scheduler::BeginRounds() {
+  while (!parked_.empty()) {
+    Job& job = at(parked_.front());
+    int drafts =
+        options_.policy == Policy::kAuto && !options_.reloads ? AutoDraft(job) : WishedDraft(job);
+    if (options_.reloads) {
+      // In order: who does not fit yet keeps those behind it from taking its place for ever.
+      if (!Reserve(job, drafts)) {
+        return;
+      }
+      drafts = static_cast<int>(std::min<std::int64_t>(job.reservation->verify - rings_.now(),
+                                                       LookAhead(options_.draft_length) - 1));
+    }
+    BeginRound(job, drafts);
+    parked_.pop_front();
+  }
+}
+
+// A draft that ended before its time looks for an earlier verify, once, as long as its reload has
+// not begun.
+void Scheduler::SeekEarlier() {
+  for (auto& [request, job] : active_) {
+    if (job.phase != Phase::kRound || !job.complete() || !job.reservation || job.advanced ||
+        job.reload != Reload::kNone) {
+      continue;
+    }
+    job.advanced = true;
+    const Reservation old = *job.reservation;
+    rings_.Release(old);
+    if (!Reserve(job, 0) || job.reservation->verify >= old.verify) {
+      if (job.reservation) {
+        rings_.Release(*job.reservation);
+      }
+      rings_.Restore(old);
+      job.reservation = old;
+    }
+  }
+}
+
+// All that are ready begin together, once nobody's round is under way. Each reload starts as far
+// ahead of the common verify as it would take alone, as the staggered ones do; the link does them
+// one after the other all the same.
+void Scheduler::BeginLockstep() {
+  if (std::any_of(active_.begin(), active_.end(),
+                  [](const auto& each) { return each.second.phase == Phase::kRound; })) {
+    return;
+  }
+  int drafts = 0;
+  for (const int request : parked_) {
+    drafts = std::max(drafts, WishedDraft(at(request)));
+  }
+  for (const int request : parked_) {
+    Job& job = at(request);
+    BeginRound(job, drafts);
+    if (options_.reloads) {
+      const std::int64_t verify = rings_.now() + drafts;
+      const auto span = static_cast<std::int64_t>(std::max(1.0, ReloadIterations(job) + 1.0));
+      job.reservation = Reservation{.begin = std::max(rings_.now(), verify - span),
+                                    .verify = verify,
+                                    .bytes = FullCache(job).bytes(drafts + 1),
+                                    .link = {}};
+    }
+  }
+  parked_.clear();
+}
+
+void Scheduler::StartReloads() {
+  std::vector<int> due;
+  double queued = 0.0;   // iterations of the link's time
+  double longest = 0.0;  // of one of them, which is under way
+  for (const auto& [request, job] : active_) {
+    if (job.reload == Reload::kStarted) {
+      const double iterations = ReloadIterations(job);
+      queued += iterations;
+      longest = std::max(longest, iterations);
+    }
+    if (job.phase == Phase::kRound && job.reservation && job.reload == Reload::kNone &&
+        job.reservation->begin <= rings_.now() && storing_ != request) {
+      due.push_back(request);
+    }
+  }
+  std::sort(due.begin(), due.end(), [this](int a, int b) {
+    return std::pair(at(a).reservation->verify, a) < std::pair(at(b).reservation->verify, b);
+  });
+  for (const int request : due) {
+    Job& job = at(request);
+    if (in_use() + job.reservation->bytes > options_.room) {
+      break;  // others are late, or in lockstep; it starts when they have
+              // verified
+    }
+    // Where the link is behind, those started now would only wait for it and hold memory.
+    const double iterations = ReloadIterations(job);
+    if (options_.policy != Policy::kLockstep && queued - longest >= 1.0) {
+      break;
+    }
+    queued += iterations;
+    longest = std::max(longest, iterations);
+    transient_ += job.reservation->bytes;
+    job.reload = Reload::kStarted;
+    ++counts_.reloads;
+    plan_.reload.push_back(request);
+  }
+}
+
+// In lockstep all verify once all full caches are there, or once as many are as memory holds.
+bool Scheduler::LockstepDue() const {
+  bool due = true;
+  for (const auto& [request, job] : active_) {
+    if (job.phase == Phase::kRound) {
+      const bool coming = options_.reloads &&
+                          (job.reload == Reload::kStarted ||
+                           (job.reload == Reload::kNone && job.reservation->begin > rings_.now()));
+      due = due && job.complete() && !coming;
+    }
+  }
+  return due;
+}
+
+bool Scheduler::VerifiesNow(Job& job, bool lockstep_due) {
+  const bool there = !options_.reloads || job.reload == Reload::kThere;
+  const bool due = options_.reloads && job.reservation->verify <= rings_.now();
+  if (due && !there && !job.late) {
+    job.late = true;
+    ++counts_.late_reloads;
+  }
+  return there && (options_.policy == Policy::kLockstep ? lockstep_due : due || job.complete());
+}
+
+}  // namespace vericache
