@@ -48,7 +48,7 @@ RC_GTEST_PROP(BatchAttentionThreads, GiveTheBitsOfOneThreadWhereBlocksAreWhole,
   for (auto& request : spec.requests) {
     request.cached = 520 + random.Below(100);
     request.residual = 700;
-    request.rows = 400;
+    request.rows = 200;
   }
   ExpectBitsOfOneThread(spec, 2, random);
 }
