@@ -162,11 +162,7 @@ nlohmann::ordered_json ResultJson(const BenchResult& result, const BenchArgument
 }
 
 void RunBench(BenchArguments& arguments) {
-  std::vector<Policy> policies;
-  policies.reserve(arguments.policies.size());
-  for (const std::string& name : arguments.policies) {
-    policies.push_back(PolicyOf(name));
-  }
+  const std::vector<Policy> policies = PoliciesOf(arguments.policies);
   EngineOptions& options = arguments.engine.options;
   arguments.engine.Resolve();
   const Model model(arguments.model, options.threads);

@@ -57,6 +57,12 @@ Policy PolicyOf(const std::string& name) {
   return *policy;
 }
 
+std::vector<Policy> PoliciesOf(const std::vector<std::string>& names) {
+  std::vector<Policy> policies(names.size());
+  std::transform(names.begin(), names.end(), policies.begin(), PolicyOf);
+  return policies;
+}
+
 EngineArguments::EngineArguments() {
   options.threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "CLI/CLI.hpp"
 #include "engine/engine.h"
@@ -30,6 +31,7 @@ struct EngineArguments {
 };
 
 // Throws UserError, listing the known ones.
+std::vector<Policy> PoliciesOf(const std::vector<std::string>& names);
 Policy PolicyOf(const std::string& name);
 
 }  // namespace vericache

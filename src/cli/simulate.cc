@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "cli/commands.h"
+#include "cli/engine_arguments.h"
 #include "cli/model_arguments.h"
 #include "cli/output.h"
 #include "cli/timeline.h"
@@ -16,28 +17,12 @@ constexpr int kTimelineRequests = 16;
 
 struct SimulateArguments {
   ModelArguments model;
-  std::string policies = "vericache";
+  std::vector<std::string> policies = {"vericache"};
   SimulationOptions options;
   bool computed = false;
   std::string timeline;
   double timeline_end = 0.0;
 };
-
-std::vector<Policy> PoliciesOf(const std::string& text) {
-  std::vector<Policy> policies;
-  std::size_t begin = 0;
-  while (begin <= text.size()) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
-    const std::string name = text.substr(begin, end - begin);
-    const std::optional<Policy> policy = ParsePolicy(name);
-    if (!policy) {
-      throw UserError("unknown policy '" + name + "'; known are " + PolicyNames());
-    }
-    policies.push_back(*policy);
-    begin = end + 1;
-  }
-  return policies;
-}
 
 nlohmann::ordered_json ResultJson(Policy policy, const SimulationResult& result) {
   nlohmann::ordered_json object;
@@ -160,6 +145,7 @@ void AddSimulate(CLI::App& app) {
   arguments->model.AddTo(*command);
   command
       ->add_option("--policy", arguments->policies, "One or several, by commas: " + PolicyNames())
+      ->delimiter(',')
       ->capture_default_str();
   command->add_option("--requests", arguments->options.requests, "Requests to play")
       ->check(CLI::PositiveNumber)

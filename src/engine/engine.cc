@@ -11,6 +11,7 @@
 #include "engine/memory_plan.h"
 
 namespace vericache {
+
 Engine::Engine(const Model& model, EngineOptions options, EngineEvents events)
     : model_(model),
       options_((ValidateOptions(options), std::move(options))),
@@ -123,8 +124,7 @@ void Engine::CollectMoves() {
       Finish(*request);
     } else if (move->kind == Move::Kind::kReloaded) {
       scheduler_.Reloaded(index, move->bytes, move->seconds);
-    } else if (!std::exchange(request->saved,
-                              true)) {  // all of it, after the prefill
+    } else if (!std::exchange(request->saved, true)) {  // all of it, after the prefill
       request->full.reset();
       scheduler_.Stored(index);
     }

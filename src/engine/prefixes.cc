@@ -10,6 +10,7 @@
 
 #include "attention/kernel.h"
 #include "base/error.h"
+#include "engine/memory_plan.h"
 #include "ggml-cpu.h"
 
 namespace vericache {
@@ -44,10 +45,7 @@ std::vector<std::vector<std::byte*>> GroupsOf(const KvCache& cache, int chunk) {
 }  // namespace
 
 std::shared_ptr<PrefixStore> MakePrefixStore(const std::string& text, const Model& model) {
-  const CacheGeometry geometry = model.params().geometry();
-  PrefixStoreOptions options{
-      .shape = {.layers = geometry.layers, .page_bytes = PageLayout({}, geometry).page_bytes()},
-      .groups = kGroups};
+  PrefixStoreOptions options{.shape = GroupOf(model, {}), .groups = kGroups};
   const std::string memory = "memory:";
   const std::string disk = "disk:";
   if (text.starts_with(memory)) {

@@ -8,11 +8,6 @@ namespace {
 
 double Count(Bytes bytes) { return static_cast<double>(bytes.count); }
 
-// FLOPs of one row: two per weight, and four per query head, channel and cached token.
-double RowFlops(const ModelShape& model, double cached_tokens) {
-  return 2.0 * model.parameters + 4.0 * model.layers * model.heads * model.head_dim * cached_tokens;
-}
-
 // `rows` rows on the full cache and `drafts` on the compressed one.
 double Flops(const ModelShape& model, const Workload& workload, double rows, double drafts) {
   const double tokens = model.kv_per_token().count == 0
@@ -22,6 +17,10 @@ double Flops(const ModelShape& model, const Workload& workload, double rows, dou
 }
 
 }  // namespace
+
+double RowFlops(const ModelShape& model, double cached_tokens) {
+  return 2.0 * model.parameters + 4.0 * model.layers * model.heads * model.head_dim * cached_tokens;
+}
 
 double IterationTime::iter() const { return std::max({gpu, xfer, compute}); }
 

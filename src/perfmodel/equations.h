@@ -9,6 +9,9 @@
 
 namespace vericache {
 
+// FLOPs of one row: two per weight, and four per query head, channel and cached token.
+double RowFlops(const ModelShape& model, double cached_tokens);
+
 // What is served, how.
 struct Workload {
   Bytes full_cache;          // of one request, KV_full

@@ -195,7 +195,8 @@ class Simulation {
       const bool draft = group.kind == RowGroup::Kind::kDraft;
       const int cached = request.cached() + (draft ? request.drafted : 0);
       bytes += Count(draft ? CompressedBytes(cached) : FullBytes(cached));
-      flops += group.rows * RowFlops(draft ? options_.compression * cached : cached);
+      flops +=
+          group.rows * RowFlops(options_.model, draft ? options_.compression * cached : cached);
     }
     if (plan.rows.empty()) {
       return false;
@@ -210,11 +211,6 @@ class Simulation {
     }
     scheduler_.EndIteration(seconds);
     return true;
-  }
-
-  double RowFlops(double cached) const {
-    const ModelShape& model = options_.model;
-    return 2.0 * model.parameters + 4.0 * model.layers * model.heads * model.head_dim * cached;
   }
 
   void Report(const RowGroup& group, double begin) {

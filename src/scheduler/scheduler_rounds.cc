@@ -64,8 +64,7 @@ void Scheduler::BeginRound(Job& job, int drafts) {
 bool Scheduler::Reserve(Job& job, int drafts) {
   const Bytes held = resident_ + prefill_;
   FullCacheSize cache = FullCache(job);
-  if (job.phase == Phase::kRound) {  // its draft is complete, so what the verify
-                                     // adds is known
+  if (job.phase == Phase::kRound) {  // its draft is complete, so what the verify adds is known
     cache.slots += job.drafted;
     cache.limit = cache.slots + 1;
   }
@@ -162,8 +161,7 @@ void Scheduler::StartReloads() {
   for (const int request : due) {
     Job& job = at(request);
     if (in_use() + job.reservation->bytes > options_.room) {
-      break;  // others are late, or in lockstep; it starts when they have
-              // verified
+      break;  // others are late, or in lockstep; it starts when they have verified
     }
     // Where the link is behind, those started now would only wait for it and hold memory.
     const double iterations = ReloadIterations(job);
