@@ -9,7 +9,7 @@
 #include "cli/commands.h"
 #include "cli/engine_arguments.h"
 #include "cli/output.h"
-#include "cli/prompts.h"
+#include "prompts/prompt_file.h"
 
 namespace vericache {
 namespace {

@@ -89,7 +89,7 @@ TEST_F(RealModel, EveryCompressorAtEveryDraftLength) {
     for (const int draft_length : {1, 4, 16}) {
       const auto at = static_cast<std::size_t>(turn) % shares.size();
       EngineOptions options = VeriCacheOptions(compressor, shares[at], draft_length);
-      options.threads = turn % 5 == 1 ? 2 : 1;
+      options.threads = turn % 5 == 1 ? 1 : 2;
       options.prefill_chunk = turn % 3 == 0 ? 32 : 512;
       ++turn;
       Check(options, /*all=*/false);
@@ -118,7 +118,7 @@ TEST_F(RealModel, BatchOfDifferentLengths) {
       EngineOptions options = VeriCacheOptions(
           compressor, keep, std::array{4, 16, 1}[static_cast<std::size_t>(turn % 3)]);
       options.batch = 5;
-      options.threads = turn % 3 == 1 ? 2 : 1;
+      options.threads = turn % 3 == 1 ? 1 : 2;
       options.prefill_chunk = turn % 3 == 0 ? 32 : 512;
       ++turn;
       Check(options, /*all=*/true);

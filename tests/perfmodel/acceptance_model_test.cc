@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "unit_support/temporary_folder.h"
 
 namespace vericache {
 namespace {
@@ -24,14 +25,16 @@ RC_GTEST_PROP(AcceptanceModel, LongerDraftsAcceptMoreButALowerShare, ()) {
   RC_ASSERT(model.Accepted(x + 1) / (x + 1) <= model.Accepted(x) / x);
 }
 
-class AcceptanceFile : public testing::Test {
+class AcceptanceFile : public ::testing::Test {
  protected:
-  ~AcceptanceFile() override { std::remove(path_.c_str()); }
   AcceptanceModel Read(const std::string& text) {
     std::ofstream(path_) << text;
     return AcceptanceModel::Parse(path_, 25);
   }
-  std::string path_ = testing::TempDir() + "acceptance.json";
+
+ private:
+  testing::TemporaryFolder folder_;
+  std::string path_ = (folder_.path() / "acceptance.json").string();
 };
 
 TEST_F(AcceptanceFile, MeansAndInterpolates) {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "unit_support/temporary_folder.h"
 
 namespace vericache {
 namespace {
@@ -44,7 +45,8 @@ TEST(Profiles, UnknownOnesListTheKnown) {
 }
 
 TEST(Profiles, FileOfADevice) {
-  const std::string path = testing::TempDir() + "device.json";
+  const testing::TemporaryFolder folder;
+  const std::string path = (folder.path() / "device.json").string();
   std::ofstream(path) << R"({"name": "mine", "memory_bytes": 1e9, "memory_bandwidth": 3e10,
                              "link_bandwidth": 2e9, "flops": 1e11})";
   const DeviceProfile device = FindDevice(path);
@@ -55,7 +57,6 @@ TEST(Profiles, FileOfADevice) {
   EXPECT_THROW(FindDevice(path), UserError);
   std::ofstream(path) << "not JSON";
   EXPECT_THROW(FindDevice(path), UserError);
-  std::remove(path.c_str());
 }
 
 }  // namespace

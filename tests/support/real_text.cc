@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <stdexcept>
 
-#include "cli/prompts.h"
+#include "prompts/prompt_file.h"
 #include "ggml.h"
 #include "llama.h"
 

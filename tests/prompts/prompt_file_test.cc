@@ -1,4 +1,4 @@
-#include "cli/prompts.h"
+#include "prompts/prompt_file.h"
 
 #include <gtest/gtest.h>
 
