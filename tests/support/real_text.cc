@@ -3,9 +3,9 @@
 #include <cstdlib>
 #include <stdexcept>
 
-#include "prompts/prompt_file.h"
 #include "ggml.h"
 #include "llama.h"
+#include "prompts/prompt_file.h"
 
 namespace vericache {
 namespace {
