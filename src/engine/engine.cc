@@ -22,7 +22,7 @@ Engine::Engine(const Model& model, EngineOptions options, EngineEvents events)
       fast_pool_(CacheRoom(model, options_)),
       store_pool_({std::numeric_limits<std::uint64_t>::max()}),
       scheduler_(SchedulerOptionsOf(model, options_, full_format_, memory_limit_)) {
-  const bool moves = Reloads(options_) && Verifies(options_.policy);
+  const bool moves = Reloads(options_) && options_.policy != Policy::kLossy;
   if (moves || options_.prefixes) {
     link_ = std::make_unique<Link>(options_.link_bandwidth);
   }
@@ -84,13 +84,22 @@ int Engine::Submit(Prompt prompt) {
   return index;
 }
 
+PageKind Engine::KindOfFull(const Request& request) const {
+  const bool resident = options_.policy == Policy::kFull || scheduler_.Stays(request.index);
+  return resident ? PageKind::kResident : PageKind::kTransient;
+}
+
+// Whether the full cache leaves fast memory between verifies.
+bool Engine::Moves(const Request& request) const {
+  return moves_ && !scheduler_.Stays(request.index);
+}
+
 void Engine::Begin(Request& request) {
   const ModelParams& params = model_.params();
-  const bool stays = options_.policy == Policy::kFull;
-  PagePool& pool = stays || Reloads(options_) ? fast_pool_ : store_pool_;
-  request.full.emplace(pool, stays ? PageKind::kResident : PageKind::kTransient, params.geometry(),
-                       full_format_);
-  if (!stays && compressor_.scorer && compressor_.scorer->query_window() > 0) {
+  const bool full = options_.policy == Policy::kFull;
+  PagePool& pool = full || Reloads(options_) ? fast_pool_ : store_pool_;
+  request.full.emplace(pool, KindOfFull(request), params.geometry(), full_format_);
+  if (!full && compressor_.scorer && compressor_.scorer->query_window() > 0) {
     const int window = std::min(compressor_.scorer->query_window(), request.prompt_size());
     request.tap = std::make_unique<QueryTap>(params.layers, params.heads, params.head_dim,
                                              Position{request.prompt_size() - window}, window);
@@ -124,7 +133,7 @@ void Engine::CollectMoves() {
       Finish(*request);
     } else if (move->kind == Move::Kind::kReloaded) {
       scheduler_.Reloaded(index, move->bytes, move->seconds);
-    } else if (!std::exchange(request->saved, true)) {  // all of it, after the prefill
+    } else if (!std::exchange(request->saved, true)) {  // all of it
       request->full.reset();
       scheduler_.Stored(index);
     }
@@ -150,10 +159,19 @@ void Engine::CollectPrefix(Request& request) {
 }
 
 void Engine::StartReload(Request& request) {
-  request.full.emplace(fast_pool_, PageKind::kTransient, model_.params().geometry(), full_format_);
+  request.full.emplace(fast_pool_, KindOfFull(request), model_.params().geometry(), full_format_);
   Check(request.full->ExtendForLoad(request.full_slots()), "the scheduler keeps room for it");
   ++request.result.reloads;
-  moves_->Reload(request, request.full_slots(), scheduler_.VerifyOf(request.index));
+  moves_->Reload(request, request.full_slots(), scheduler_.DueOf(request.index));
+}
+
+void Engine::SwapOut(Request& request) {
+  if (request.saved) {
+    moves_->SaveRows(request, request.full_slots());
+    request.full.reset();
+  } else {
+    moves_->SaveAll(request, request.full_slots());
+  }
 }
 
 void Engine::PrepareRows(const RowGroup& group, Request& request) {
@@ -198,6 +216,9 @@ bool Engine::Step() {
   }
   CollectMoves();
   const IterationPlan& plan = scheduler_.Plan();
+  for (const int index : plan.swap_out) {
+    SwapOut(*requests_.at(index));
+  }
   for (const int index : plan.admit) {
     Begin(*requests_.at(index));
   }

@@ -77,7 +77,10 @@ class Engine {
   void Begin(Request& request);
   void CollectMoves();
   void CollectPrefix(Request& request);
+  PageKind KindOfFull(const Request& request) const;
+  bool Moves(const Request& request) const;
   void StartReload(Request& request);
+  void SwapOut(Request& request);
   void PrepareRows(const RowGroup& group, Request& request);
   void Compute(std::span<const RowGroup> plan);
   void Finish(Request& request);

@@ -58,8 +58,8 @@ void Engine::MakeCompressed(Request& request) {
   if (prefixes_ && options_.policy != Policy::kLossy) {
     prefixes_->StartSave(request);
   }
-  if (moves_) {
-    moves_->SaveAll(request);
+  if (Moves(request)) {
+    moves_->SaveAll(request, request.prompt_size());
   } else if (options_.policy == Policy::kLossy) {
     request.full.reset();
     if (Reloads(options_)) {
@@ -135,8 +135,8 @@ void Engine::AfterVerify(Request& request, std::span<const float> logits) {
     Check(request.compressed->AppendTail(*request.full, kept) &&
               request.compressed->Pack(compressor_.residual),
           "memory was reserved at admission");
-    if (moves_) {
-      moves_->SaveRows(request, first_position, request.full_slots());
+    if (Moves(request)) {
+      moves_->SaveRows(request, request.full_slots());
       request.full.reset();
     }
   }

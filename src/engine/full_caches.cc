@@ -24,9 +24,10 @@ FullCaches::FullCaches(const StoreName& name, GroupShape shape, Link& link)
       store_(name.folder ? MakeDiskStore(*name.folder, shape) : MakeMemoryStore(shape)),
       link_(link) {}
 
-void FullCaches::SaveAll(Request& request) {
+void FullCaches::SaveAll(Request& request, int slots) {
   Check(!request.save, "a cache is saved once");
-  std::vector<std::vector<std::byte*>> groups = AllGroups(*request.full, request.prompt_size());
+  request.saved_slots = slots;
+  std::vector<std::vector<std::byte*>> groups = AllGroups(*request.full, slots);
   const int steps = static_cast<int>(groups.size());
   // The store makes the cache on the link's thread too: making a file takes time, and may fail.
   request.save = std::make_shared<Transfer>(
@@ -42,10 +43,10 @@ void FullCaches::SaveAll(Request& request) {
   link_.Start(request.save);
 }
 
-void FullCaches::SaveRows(Request& request, int first, int end) {
+void FullCaches::SaveRows(Request& request, int slots) {
   Check(!request.save, "the save before has ended, since a reload came after it");
-  const int from = first / kPageSlots;
-  const int steps = PageGroups(end) - from;
+  const int from = std::exchange(request.saved_slots, slots) / kPageSlots;
+  const int steps = PageGroups(slots) - from;
   request.rows_to_save.resize(static_cast<std::size_t>(steps) * shape_.bytes());
   std::byte* to = request.rows_to_save.data();
   for (int step = 0; step < steps; ++step) {

@@ -27,12 +27,12 @@ class FullCaches {
   // Throws UserError where the store cannot be used.
   FullCaches(const StoreName& name, GroupShape shape, Link& link);
 
-  // Starts to save the whole full cache, after its prefill.
-  void SaveAll(Request& request);
+  // Starts to save the whole full cache, `slots` slots.
+  void SaveAll(Request& request, int slots);
 
-  // Starts to save the groups that hold slots [first, end), which a verify added; they are copied,
-  // so that fast memory is free at once.
-  void SaveRows(Request& request, int first, int end);
+  // Starts to save the slots that were added since the save before, `slots` in all; they are
+  // copied, so that fast memory is free at once.
+  void SaveRows(Request& request, int slots);
 
   // Starts to fill `request.full`, which has pages for `slots` slots, before iteration `due`.
   void Reload(Request& request, int slots, std::int64_t due);

@@ -19,13 +19,13 @@ CacheNeed PlanCaches(const CacheGeometry& geometry, KvFormat full_format,
                      const EngineOptions& options, const Compressor& compressor, int positions,
                      int new_tokens) {
   const Bytes full = PlainCacheBytes(geometry, full_format, positions + new_tokens);
+  const Bytes store = options.full_store.folder ? Bytes{} : full;
   if (options.policy == Policy::kFull) {
-    return {.fast = full, .store = {}};
+    return {.fast = full, .store = Reloads(options) ? store : Bytes{}};
   }
   // What is drafted is never more than may still be emitted.
   const int grown =
       (compressor.scorer ? KeptPositions(positions, options.keep) : positions) + new_tokens;
-  const Bytes store = options.full_store.folder ? Bytes{} : full;
   if (!compressor.format) {
     return {.fast = PlainCacheBytes(geometry, full_format, grown), .store = store};
   }

@@ -76,7 +76,8 @@ struct Request {
   bool finished = false;
   // Of the full cache in the store, where it does not stay in memory that a verify can read.
   std::unique_ptr<StoredCache> stored;
-  bool saved = false;  // the prompt's part, as a whole
+  bool saved = false;   // once, as a whole
+  int saved_slots = 0;  // that the store has, or will have when the save has ended
   std::shared_ptr<Transfer> save;
   std::shared_ptr<Transfer> reload;
   std::vector<std::byte> rows_to_save;

@@ -52,7 +52,7 @@ class Simulation {
         Begin(id);
       }
       for (const int id : plan.reload) {
-        StartCopy(id, FullBytes(requests_[Index(id)].cached()), scheduler_.VerifyOf(id));
+        StartCopy(id, FullBytes(requests_[Index(id)].cached()), scheduler_.DueOf(id));
       }
       NoteOccupancy();
       if (!Compute(plan)) {
@@ -89,7 +89,7 @@ class Simulation {
             .prefill_chunk = kPrefillChunk,
             .room = room,
             .memory = {std::uint64_t{1} << 62U},
-            .reloads = true,
+            .reloads = options.policy != Policy::kFull,  // requests that do not fit wait
             .group = GroupBytes(options),
             .group_slots = kGroupTokens,
             .link_bandwidth = options.device.link_bandwidth,

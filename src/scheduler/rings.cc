@@ -78,6 +78,23 @@ std::optional<Reservation> ReloadRings::Place(std::int64_t need, int verify, Byt
   return reservation;
 }
 
+bool ReloadRings::HoldFromNow(Reservation& reservation, Bytes room) {
+  const std::int64_t earlier = reservation.begin - now_;
+  for (int ahead = 0; ahead < earlier; ++ahead) {
+    if (memory(ahead) + reservation.bytes > room) {
+      return false;
+    }
+  }
+  for (std::int64_t i = now_; i < reservation.begin; ++i) {
+    at(i).memory += reservation.bytes;
+  }
+  if (earlier > 0) {
+    reservation.link.insert(reservation.link.begin(), static_cast<std::size_t>(earlier), 0);
+    reservation.begin = now_;
+  }
+  return true;
+}
+
 std::optional<Reservation> ReloadRings::Reserve(const FullCacheSize& cache, double iterations,
                                                 int draft_length, Bytes room) {
   Check(iterations > 0.0, "a reload takes time");

@@ -69,6 +69,10 @@ class ReloadRings {
   // Takes a reservation again that was released and whose place nobody took since.
   void Restore(const Reservation& reservation);
 
+  // Lets a reload begin with the next iteration, ahead of its place: it holds memory from then on,
+  // and no more of the link. False, and nothing changed, where `room` does not allow it.
+  bool HoldFromNow(Reservation& reservation, Bytes room);
+
   // Gives back what a reservation holds from the next iteration on.
   void Release(const Reservation& reservation);
 

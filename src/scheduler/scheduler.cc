@@ -52,12 +52,14 @@ Bytes Scheduler::NeededRoom(const RequestNeed& need) const {
 void Scheduler::Submit(int request, const RequestNeed& need) {
   Check(NeededRoom(need) <= options_.room && need.memory <= options_.memory,
         "a request that can never run is not queued");
-  waiting_.push_back({request, need});
+  waiting_.push_back({request, need, now()});
 }
 
 const IterationPlan& Scheduler::Plan() {
   plan_.Clear();
-  if (options_.policy == Policy::kLockstep) {
+  if (Swaps()) {
+    SwapIn();
+  } else if (options_.policy == Policy::kLockstep) {
     BeginLockstep();
   } else {
     SeekEarlier();
@@ -69,25 +71,50 @@ const IterationPlan& Scheduler::Plan() {
   return plan_;
 }
 
+// Under `auto` nothing crosses the link as long as the full caches of all who run and wait, as far
+// as the batch takes them, fit into fast memory beside the compressed ones.
+bool Scheduler::AllStay() const {
+  if (options_.policy != Policy::kAuto || !options_.reloads || storing_) {
+    return false;
+  }
+  Bytes room = resident_;
+  for (const auto& [request, job] : active_) {
+    room += job.stays ? Bytes{} : NeededRoom(job.need) - job.need.resident;
+  }
+  int count = active();
+  for (const Waiting& each : waiting_) {
+    if (count++ == options_.batch) {
+      break;
+    }
+    room += NeededRoom(each.need);
+  }
+  return room <= options_.room;
+}
+
 void Scheduler::AdmitNew() {
+  const bool all_stay = AllStay();
   while (!waiting_.empty() && active() < options_.batch) {
-    const auto& [request, need] = waiting_.front();
-    const bool transient = options_.reloads && options_.policy != Policy::kFull;
-    if (storing_ || memory_ + need.memory > options_.memory) {
+    const auto& [request, need, since] = waiting_.front();
+    const bool transient = options_.reloads && options_.policy != Policy::kFull && !all_stay;
+    if (storing_ || memory_ + need.memory > options_.memory || (Swaps() && !NewIsNext())) {
       break;
     }
     // Whoever runs must find room for its own full cache, when it is its turn.
     Bytes room = NeededRoom(need) - need.resident;
     for (const auto& [other, job] : active_) {
-      room = std::max(room, NeededRoom(job.need) - job.need.resident);
+      room = std::max(room, job.stays ? Bytes{} : NeededRoom(job.need) - job.need.resident);
     }
-    if (resident_ + need.resident + room > options_.room) {
+    if (Swaps() ? !MakeRoom(need.resident) : resident_ + need.resident + room > options_.room) {
       break;
     }
-    resident_ += need.resident;
-    memory_ += need.memory;
     Job& job = active_[request];
     job.need = need;
+    if (all_stay) {
+      job.stays = true;
+      job.need.resident = NeededRoom(need);
+    }
+    resident_ += job.need.resident;
+    memory_ += need.memory;
     if (transient) {
       storing_ = request;
       prefill_ = FullCacheSize{.group = options_.group,
@@ -128,7 +155,9 @@ void Scheduler::PlanRows() {
             options_.policy == Policy::kFull ? RowGroup::Kind::kDecode : RowGroup::Kind::kDraft;
         break;
       case Phase::kLoading:
+      case Phase::kSwapOut:
       case Phase::kParked:
+      case Phase::kSwapIn:
       case Phase::kLeaving:
         continue;
       case Phase::kRound:
@@ -169,13 +198,21 @@ void Scheduler::Prefilled(int request, int rows) {
 }
 
 void Scheduler::Stored(int request) {
+  if (Swaps()) {
+    Park(at(request), request);
+    return;
+  }
   Check(storing_ == request, "only the last prefill holds fast memory");
   storing_.reset();
   prefill_ = {};
   claimed_.reset();
 }
 
-void Scheduler::Decoded(int request) { ++at(request).emitted; }
+void Scheduler::Decoded(int request) {
+  Job& job = at(request);
+  ++job.emitted;
+  ++job.turn;
+}
 
 void Scheduler::Drafted(int request, bool ends) {
   Job& job = at(request);
@@ -200,7 +237,11 @@ void Scheduler::Verified(int request, int accepted) {
 }
 
 void Scheduler::Reloaded(int request, Bytes bytes, double seconds) {
-  at(request).reload = Reload::kThere;
+  Job& job = at(request);
+  job.reload = Reload::kThere;
+  if (job.phase == Phase::kSwapIn) {
+    job.phase = Phase::kDecode;
+  }
   if (seconds > 0.0 && bytes.count > 0) {
     bandwidth_.Observe(static_cast<double>(bytes.count) / seconds);
   }
@@ -225,7 +266,7 @@ void Scheduler::Finish(int request) {
     Stored(request);
   }
   std::erase(parked_, request);
-  resident_ -= job.need.resident;
+  resident_ -= job.resident ? job.need.resident : Bytes{};
   memory_ -= job.need.memory;
   active_.erase(request);
 }

@@ -25,7 +25,8 @@ struct SchedulerOptions {
   Bytes room;               // fast memory for pages
   Bytes memory;             // of the machine, fast memory included
   bool reloads = false;     // a full cache crosses the link before each of its verifies, and
-                            // after its prefill; otherwise it is read where it lies
+                            // after its prefill; under `full`, where not all fit, they take turns
+                            // in fast memory. Otherwise it is read where it lies
   Bytes group;              // of a full cache: `group_slots` slots in all layers
   int group_slots = 64;
   double link_bandwidth = 1e9;  // bytes/s, the first guess
@@ -54,13 +55,15 @@ struct RowGroup {
 };
 
 struct IterationPlan {
-  std::vector<int> admit;   // requests that begin
-  std::vector<int> reload;  // full caches whose copy to fast memory starts now
+  std::vector<int> admit;     // requests that begin
+  std::vector<int> reload;    // full caches whose copy to fast memory starts now
+  std::vector<int> swap_out;  // under `full`: full caches that leave fast memory for the store now
   std::vector<RowGroup> rows;
 
   void Clear() {
     admit.clear();
     reload.clear();
+    swap_out.clear();
     rows.clear();
   }
 };
@@ -106,7 +109,9 @@ class Scheduler {
   void Loading(int request);
   // `rows` of the prompt were computed; with the last of them the first token was emitted.
   void Prefilled(int request, int rows);
-  // The full cache of a prefilled request has left fast memory for the store.
+  // All of the full cache of a prefilled request has left fast memory for the store: after its
+  // prefill, or under `full` after its first swap. What later swaps and verifies add to it leaves
+  // at once.
   void Stored(int request);
   // One more token was emitted, without a round.
   void Decoded(int request);
@@ -123,14 +128,20 @@ class Scheduler {
   // The planned iteration took `seconds`; nullopt where it had no rows.
   void EndIteration(std::optional<double> seconds);
 
-  // The number of the iteration that is planned next, or was just planned; and of the one that is
-  // to verify a request whose reload was planned: its due date on the link.
+  // The number of the iteration that is planned next, or was just planned; and of the one that
+  // needs a full cache whose reload was planned: its due date on the link.
   std::int64_t now() const { return rings_.now(); }
-  std::int64_t VerifyOf(int request) const { return active_.at(request).reservation->verify; }
+  std::int64_t DueOf(int request) const {
+    const Job& job = active_.at(request);
+    return job.reservation ? job.reservation->verify : now();
+  }
 
   // Requests queued and in flight.
   int waiting() const { return static_cast<int>(waiting_.size()); }
   int active() const { return static_cast<int>(active_.size()); }
+  // Whether the full cache of a begun request is in fast memory for as long as it runs: then it is
+  // neither stored nor reloaded.
+  bool Stays(int request) const { return active_.at(request).stays; }
   const SchedulerCounts& counts() const { return counts_; }
   // Fast memory that is given out now; at most `room`.
   Bytes in_use() const { return resident_ + transient_ + prefill_ - claimed_.value_or(Bytes{}); }
@@ -139,7 +150,8 @@ class Scheduler {
   double link_bandwidth() const { return bandwidth_.value(); }
 
  private:
-  enum class Phase { kLoading, kPrefill, kDecode, kParked, kRound, kLeaving };
+  // kParked: has no place in the rings, or no turn in fast memory.
+  enum class Phase { kLoading, kPrefill, kDecode, kSwapOut, kParked, kSwapIn, kRound, kLeaving };
   enum class Reload { kNone, kStarted, kThere };
 
   struct Job {
@@ -153,7 +165,13 @@ class Scheduler {
     std::optional<Reservation> reservation;
     Reload reload = Reload::kNone;
     bool late = false;
+    bool stays = false;     // its full cache is in fast memory, part of need.resident
     bool advanced = false;  // an earlier place was sought once the draft was complete
+    // Under `full`, where full caches take turns.
+    bool resident = true;     // counted in resident_
+    bool stored = false;      // left fast memory before
+    int turn = 0;             // tokens since it came
+    std::int64_t parked = 0;  // the iteration in which it left
     AcceptanceEstimate acceptance;
 
     bool complete() const { return draft_ended || drafted >= target; }
@@ -162,18 +180,27 @@ class Scheduler {
   struct Waiting {
     int request;
     RequestNeed need;
+    std::int64_t since;
   };
 
   FullCacheSize FullCache(const Job& job) const;
   double ReloadIterations(const Job& job) const;
+  bool Reloads(const Job& job) const { return options_.reloads && !job.stays; }
   int WishedDraft(const Job& job) const;
   int AutoDraft(const Job& job);
   void BeginRound(Job& job, int drafts);
+  Bytes RingRoom() const;
   bool Reserve(Job& job, int drafts);
   void SeekEarlier();
   void BeginRounds();
   void BeginLockstep();
   void StartReloads();
+  bool Swaps() const { return options_.policy == Policy::kFull && options_.reloads; }
+  bool AllStay() const;
+  bool NewIsNext() const;
+  void SwapIn();
+  bool MakeRoom(Bytes needed);
+  void Park(Job& job, int request);
   void AdmitNew();
   bool VerifiesNow(Job& job, bool lockstep_due);
   bool LockstepDue() const;
@@ -184,7 +211,7 @@ class Scheduler {
   ReloadRings rings_;
   std::deque<Waiting> waiting_;
   std::map<int, Job> active_;
-  std::deque<int> parked_;      // prefilled and without a place, the longest waiting first
+  std::deque<int> parked_;      // the longest waiting first
   std::optional<int> storing_;  // whose prefill holds, or claims, fast memory for its full cache
   Bytes prefill_;               // its full cache
   Bytes resident_;

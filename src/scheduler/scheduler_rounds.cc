@@ -22,9 +22,9 @@ int Scheduler::WishedDraft(const Job& job) const {
   return BestDraftLength(job.acceptance.rate(), cost, options_.draft_length);
 }
 
-// Where full caches are read in place, a round without drafts is a token of full-cache decoding. So
-// drafts are taken where they pay clearly; until the costs are known, and now and then after, a
-// short round looks whether they do.
+// Where full caches are read where they lie, a round without drafts is a token of full-cache
+// decoding. So drafts are taken where they pay clearly; until the costs are known, and now and then
+// after, a short round looks whether they do.
 int Scheduler::AutoDraft(const Job& job) {
   constexpr double kClearly = 1.05;
   constexpr int kLook = 4;
@@ -61,16 +61,19 @@ void Scheduler::BeginRound(Job& job, int drafts) {
   job.advanced = false;
 }
 
+// Fast memory for reloads.
+Bytes Scheduler::RingRoom() const {
+  return options_.room - std::min(resident_ + prefill_, options_.room);
+}
+
 bool Scheduler::Reserve(Job& job, int drafts) {
-  const Bytes held = resident_ + prefill_;
   FullCacheSize cache = FullCache(job);
   if (job.phase == Phase::kRound) {  // its draft is complete, so what the verify adds is known
     cache.slots += job.drafted;
     cache.limit = cache.slots + 1;
   }
   job.reservation = rings_.Reserve(cache, ReloadIterations(job),
-                                   std::min(drafts, std::max(job.remaining() - 1, 0)),
-                                   options_.room - std::min(held, options_.room));
+                                   std::min(drafts, std::max(job.remaining() - 1, 0)), RingRoom());
   return job.reservation.has_value();
 }
 
@@ -78,8 +81,8 @@ void Scheduler::BeginRounds() {
   while (!parked_.empty()) {
     Job& job = at(parked_.front());
     int drafts =
-        options_.policy == Policy::kAuto && !options_.reloads ? AutoDraft(job) : WishedDraft(job);
-    if (options_.reloads) {
+        options_.policy == Policy::kAuto && !Reloads(job) ? AutoDraft(job) : WishedDraft(job);
+    if (Reloads(job)) {
       // In order: who does not fit yet keeps those behind it from taking its place for ever.
       if (!Reserve(job, drafts)) {
         return;
@@ -140,6 +143,8 @@ void Scheduler::BeginLockstep() {
   parked_.clear();
 }
 
+// Reloads start when their places say so. Iterations are not all equally long, so where the link is
+// idle one starts an iteration ahead of its place, if memory is free until then.
 void Scheduler::StartReloads() {
   std::vector<int> due;
   double queued = 0.0;   // iterations of the link's time
@@ -150,8 +155,9 @@ void Scheduler::StartReloads() {
       queued += iterations;
       longest = std::max(longest, iterations);
     }
+    const std::int64_t ahead = options_.policy == Policy::kLockstep ? 0 : 1;
     if (job.phase == Phase::kRound && job.reservation && job.reload == Reload::kNone &&
-        job.reservation->begin <= rings_.now() && storing_ != request) {
+        job.reservation->begin <= rings_.now() + ahead && storing_ != request) {
       due.push_back(request);
     }
   }
@@ -160,6 +166,10 @@ void Scheduler::StartReloads() {
   });
   for (const int request : due) {
     Job& job = at(request);
+    const bool early = job.reservation->begin > rings_.now();
+    if (early && (queued > 0.0 || !rings_.HoldFromNow(*job.reservation, RingRoom()))) {
+      continue;
+    }
     if (in_use() + job.reservation->bytes > options_.room) {
       break;  // others are late, or in lockstep; it starts when they have verified
     }
@@ -192,8 +202,8 @@ bool Scheduler::LockstepDue() const {
 }
 
 bool Scheduler::VerifiesNow(Job& job, bool lockstep_due) {
-  const bool there = !options_.reloads || job.reload == Reload::kThere;
-  const bool due = options_.reloads && job.reservation->verify <= rings_.now();
+  const bool there = !Reloads(job) || job.reload == Reload::kThere;
+  const bool due = Reloads(job) && job.reservation->verify <= rings_.now();
   if (due && !there && !job.late) {
     job.late = true;
     ++counts_.late_reloads;

@@ -95,7 +95,8 @@ RC_GTEST_PROP(LosslessProperty, EqualsFull, ()) {
   options.is_end = [ends](TokenId token) { return ends > 0 && Raw(token) % ends == ends - 1; };
   const Model& model = LoadTiny(tiny);
   const std::vector<Prompt> prompts = AnyPrompts(tiny.vocabulary, most_tokens);
-  options.policy = *rc::gen::element(Policy::kVeriCache, Policy::kAuto, Policy::kLockstep);
+  options.policy =
+      *rc::gen::element(Policy::kVeriCache, Policy::kAuto, Policy::kLockstep, Policy::kFull);
   options.adaptive_draft = Within(0, 4) == 0;
   const TempDir folder;
   switch (Within(0, 3)) {

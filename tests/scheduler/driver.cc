@@ -34,6 +34,9 @@ bool Driver::Step() {
   const auto before = std::chrono::steady_clock::now();
   const IterationPlan& plan = scheduler_.Plan();
   planning_ += std::chrono::steady_clock::now() - before;
+  for (const int request : plan.swap_out) {
+    SwapOut(request);
+  }
   for (const int request : plan.admit) {
     Begin(request);
   }
@@ -111,7 +114,7 @@ void Driver::EndTransfers() {
 }
 
 void Driver::AfterSave(int index) {
-  if (!at(index).ended) {
+  if (!at(index).ended && !at(index).stored) {
     at(index).stored = true;
     at(index).slots = 0;
     scheduler_.Stored(index);
@@ -128,7 +131,8 @@ void Driver::AfterCopyToFastMemory(const VirtualLink::Transfer& transfer) {
     request.prefilled = request.slots;
     scheduler_.Prefilled(transfer.request, request.slots);
   } else {
-    request.reload = Reload::kThere;
+    request.reload = swaps() ? Reload::kNone : Reload::kThere;
+    request.away = false;
     scheduler_.Reloaded(transfer.request, transfer.bytes, transfer.seconds);
   }
 }
@@ -164,6 +168,7 @@ void Driver::Begin(int index) {
   ++begun_;
   Request& request = at(index);
   request.begun = true;
+  request.stays = scheduler_.Stays(index);
   Require(begun_ - gone_ <= options().batch, "the batch is full");
   Bytes memory;
   for (const Request& each : requests_) {
@@ -180,13 +185,24 @@ void Driver::Begin(int index) {
 
 void Driver::StartReload(int index) {
   Request& request = at(index);
-  Require(transient() && Verifies(policy()), "a reload is for a verify");
+  Require((transient(request) && Verifies(policy())) || (swaps() && request.away),
+          "a reload is for a verify, or for a turn");
   Require(request.running() && request.stored && request.reload == Reload::kNone,
           "a reload is of a stored full cache of a running request");
   request.reload = Reload::kMoving;
-  request.slots = request.full_slots();
+  request.slots = swaps() ? 0 : request.full_slots();
   queued_reloads_ += to_fast_memory_.busy(now_ + kInstant) ? 1 : 0;
-  Copy(to_fast_memory_, index, request.slots, world_.bandwidth, scheduler_.VerifyOf(index));
+  Copy(to_fast_memory_, index, request.full_slots(), world_.bandwidth, scheduler_.DueOf(index));
+}
+
+void Driver::SwapOut(int index) {
+  Request& request = at(index);
+  Require(
+      swaps() && request.running() && !request.away && !request.prefilling() && request.copies == 0,
+      "a full cache leaves that is there");
+  ++history_.back().swaps;
+  request.away = true;
+  Copy(to_store_, index, request.stored ? 1 : request.full_slots(), world_.save_bandwidth, 0);
 }
 
 void Driver::Execute(const RowGroup& group) {
@@ -222,12 +238,12 @@ void Driver::AfterPrefill(int index) {
   if (request.ended) {
     return;
   }
-  if (transient() && Verifies(policy())) {
+  if (transient(request) && Verifies(policy())) {
     Copy(to_store_, index, request.slots, world_.save_bandwidth, 0);
     return;
   }
   request.slots = 0;
-  if (transient()) {
+  if (transient(request)) {
     scheduler_.Stored(index);
   }
 }

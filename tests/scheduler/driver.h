@@ -40,6 +40,7 @@ class Driver {
     Bytes in_use;           // what the scheduler gave out
     int full_caches = 0;    // in fast memory
     int running = 0;        // requests
+    int swaps = 0;          // out of fast memory
     std::int64_t late = 0;  // reloads, so far
   };
 
@@ -77,7 +78,9 @@ class Driver {
     int emitted = 0;
     int drafted = 0;
     bool draft_ended = false;
+    bool stays = false;   // the full cache is in fast memory for as long as it runs
     bool stored = false;  // the full cache is in the store
+    bool away = false;    // under full: not in fast memory, or on its way
     Reload reload = Reload::kNone;
     int slots = 0;  // of the full cache, in fast memory
 
@@ -92,6 +95,9 @@ class Driver {
   Policy policy() const { return world_.scheduler.policy; }
   // Whether a full cache is in fast memory only for its prefill and its verifies.
   bool transient() const { return options().reloads && policy() != Policy::kFull; }
+  bool transient(const Request& request) const { return transient() && !request.stays; }
+  // Whether full caches take turns in fast memory.
+  bool swaps() const { return options().reloads && policy() == Policy::kFull; }
   Request& at(int request) { return requests_.at(static_cast<std::size_t>(request)); }
   Bytes Groups(int slots) const;
   bool Chance(double p);
@@ -106,6 +112,7 @@ class Driver {
   void AbortSome();
   void Begin(int index);
   void StartReload(int index);
+  void SwapOut(int index);
   void CheckRows(const RowGroup& group);
   void CheckDraft(const Request& request) const;
   void CheckWaiting(const std::vector<bool>& has_rows) const;

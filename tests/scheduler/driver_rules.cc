@@ -9,6 +9,7 @@ namespace vericache::testing {
 void Driver::CheckRows(const RowGroup& group) {
   Request& request = at(group.request);
   Require(request.running() && !request.loading, "rows are of running requests");
+  Require(!request.away, "rows are of caches in fast memory");
   Require((group.kind == RowGroup::Kind::kPrefill) == request.prefilling(), "prefill comes first");
   Iteration& iteration = history_.back();
   iteration.rows = true;
@@ -34,7 +35,8 @@ void Driver::CheckRows(const RowGroup& group) {
       ++iteration.verifies;
       Require(Verifies(policy()), "only a policy that verifies does");
       Require(group.rows == request.drafted + 1, "a verify has all drafts and one row more");
-      Require(!transient() || request.reload == Reload::kThere, "a verify has its full cache");
+      Require(!transient(request) || request.reload == Reload::kThere,
+              "a verify has its full cache");
       request.slots = request.full_slots() + group.rows;
       return;
   }
@@ -42,7 +44,7 @@ void Driver::CheckRows(const RowGroup& group) {
 
 void Driver::CheckDraft(const Request& request) const {
   Require(!request.draft_complete(), "a draft stops at its end, and a token before what remains");
-  const bool placed = transient() && policy() == Policy::kVeriCache;
+  const bool placed = transient(request) && policy() != Policy::kLockstep;
   Require(
       request.drafted < (placed ? LookAhead(options().draft_length) - 1 : options().draft_length),
       "no draft is longer than it may be");
@@ -55,7 +57,7 @@ void Driver::CheckWaiting(const std::vector<bool>& has_rows) const {
     if (!request.running() || has_rows[i]) {
       continue;
     }
-    if (request.loading) {
+    if (request.loading || request.away) {
       continue;
     }
     if (request.prefilling()) {
@@ -64,8 +66,9 @@ void Driver::CheckWaiting(const std::vector<bool>& has_rows) const {
       continue;
     }
     Require(Verifies(policy()), "who needs no verify runs in every iteration");
-    Require(policy() == Policy::kLockstep || (transient() && request.reload != Reload::kThere),
-            "a verify waits for its full cache only");
+    Require(
+        policy() == Policy::kLockstep || (transient(request) && request.reload != Reload::kThere),
+        "a verify waits for its full cache only");
   }
 }
 
@@ -76,7 +79,9 @@ void Driver::CheckMemory() {
   for (const Request& each : requests_) {
     iteration.running += each.running() ? 1 : 0;
     if (each.begun && !each.gone) {
-      held += each.need.resident + (transient() ? Groups(each.slots) : Bytes{});
+      const bool here = !each.away || each.reload == Reload::kMoving || !each.stored;
+      held += (here ? each.need.resident : Bytes{});
+      held += transient() ? Groups(each.stays ? each.full_slots() : each.slots) : Bytes{};
       iteration.full_caches += each.slots > 0 ? 1 : 0;
     }
   }

@@ -96,7 +96,7 @@ TEST(PaperExample, VerifiesAreSpread) {
   const Steady steady = RunSteadily(Example(Policy::kVeriCache, kAmple));
   EXPECT_GT(steady.iterations, 1000);
   EXPECT_EQ(steady.at_once, 1);
-  EXPECT_GE(steady.apart, 3);
+  EXPECT_GE(steady.apart, 2);  // a reload takes 2.3 iterations of the link
   // Nobody waits long for a place: one round in about 31 iterations for each.
   EXPECT_GE(steady.verifies * (kDraftLength + 5), steady.iterations * kRequests);
 }

@@ -112,7 +112,7 @@ void DoAny(Model& model, bool vary) {
   Bytes room{*rc::gen::inRange<std::uint64_t>(100, 3000)};
   const auto steps = *rc::gen::inRange(1, 60);
   for (int step = 0; step < steps; ++step) {
-    const auto what = *rc::gen::inRange(0, 6);
+    const auto what = *rc::gen::inRange(0, 7);
     if (what < 3) {
       const FullCacheSize cache = AnyCache();
       const double iterations = AnyIterations();
@@ -138,12 +138,22 @@ void DoAny(Model& model, bool vary) {
       model.rings.Advance();
     } else if (!model.held.empty()) {
       const auto which = *rc::gen::inRange<std::size_t>(0, model.held.size());
-      const Reservation reservation = model.held[which];
-      model.rings.Release(reservation);
-      if (what == 4) {
-        model.rings.Restore(reservation);
+      Reservation& reservation = model.held[which];
+      if (what == 6) {
+        bool fits = true;
+        for (std::int64_t i = model.rings.now(); i < reservation.begin; ++i) {
+          fits = fits && model.Memory(i) + reservation.bytes <= room;
+        }
+        const std::int64_t begin = reservation.begin;
+        RC_ASSERT(model.rings.HoldFromNow(reservation, room) == fits);
+        RC_ASSERT(reservation.begin == (fits ? std::min(begin, model.rings.now()) : begin));
       } else {
-        model.held.erase(model.held.begin() + static_cast<std::ptrdiff_t>(which));
+        model.rings.Release(reservation);
+        if (what == 4) {
+          model.rings.Restore(reservation);
+        } else {
+          model.held.erase(model.held.begin() + static_cast<std::ptrdiff_t>(which));
+        }
       }
     }
     model.CheckHeld();

@@ -98,13 +98,13 @@ TEST(NeededRoom, IsTheFullCachesOnlyWhereItIsTransient) {
 TEST(Scheduler, ARoundDraftsWhileTheFullCacheComes) {
   Scheduler scheduler = AfterPrefill(Options(Policy::kVeriCache));
   for (int i = 0; i < 4; ++i) {
-    Draft(scheduler, i == 2);
+    Draft(scheduler, i == 1);  // two iterations, and one ahead, since the link is idle
   }
   scheduler.Reloaded(0, {120}, 0.02);
   Verify(scheduler, 5);
   // The full cache has another group now, and takes another iteration.
   for (int i = 0; i < 4; ++i) {
-    Draft(scheduler, i == 1);
+    Draft(scheduler, i == 0);
   }
   scheduler.Reloaded(0, {160}, 0.16 / 6);
   Verify(scheduler, 5);
@@ -116,8 +116,8 @@ TEST(Scheduler, ARoundDraftsWhileTheFullCacheComes) {
 TEST(Scheduler, AFullCacheThatComesEarlyWaitsForTheDraft) {
   Scheduler scheduler = AfterPrefill(Options(Policy::kVeriCache));
   Draft(scheduler, false);
-  Draft(scheduler, false);
   Draft(scheduler, true);
+  Draft(scheduler, false);
   scheduler.Reloaded(0, {120}, 0.001);
   Draft(scheduler, false);
   Verify(scheduler, 5);
@@ -126,7 +126,7 @@ TEST(Scheduler, AFullCacheThatComesEarlyWaitsForTheDraft) {
 TEST(Scheduler, ALateReloadDelaysItsVerifyAndIsCountedOnce) {
   Scheduler scheduler = AfterPrefill(Options(Policy::kVeriCache));
   for (int i = 0; i < 4; ++i) {
-    Draft(scheduler, i == 2);
+    Draft(scheduler, i == 1);
   }
   for (int i = 0; i < 3; ++i) {
     Wait(scheduler, false);
@@ -225,7 +225,7 @@ TEST(Scheduler, WhoWaitsForRoomHoldsNone) {
     options.room = {2 * 100 + 8 * 40};
     Scheduler scheduler = AfterPrefill(options);
     for (int i = 0; i < 3; ++i) {
-      Draft(scheduler, i == 2);
+      Draft(scheduler, i == 1);
     }
     scheduler.Submit(1, {.prompt_tokens = 28, .max_tokens = 2, .resident = {100}, .memory = {500}});
     Draft(scheduler, false);
@@ -239,7 +239,7 @@ TEST(Scheduler, WhoWaitsForRoomHoldsNone) {
     Verify(scheduler, 5);
     EXPECT_EQ(scheduler.in_use(), Bytes{100});
     EXPECT_EQ(scheduler.Plan().admit, leaves ? std::vector<int>{} : std::vector<int>{1});
-    EXPECT_EQ(scheduler.in_use(), leaves ? Bytes{100} : Bytes{2 * 100 + 7 * 40});
+    EXPECT_EQ(scheduler.in_use(), leaves ? Bytes{100 + 5 * 40} : Bytes{2 * 100 + 7 * 40});
   }
 }
 
