@@ -91,8 +91,8 @@ void EngineArguments::AddTo(CLI::App& command) {
       ->capture_default_str();
   command
       .add_option("--full-store", full_store,
-                  "Where full caches live while requests draft (not under full and lossy): memory, "
-                  "or disk:PATH")
+                  "Where full caches live while requests draft, and under full those without a turn "
+                  "in fast memory: memory, or disk:PATH")
       ->capture_default_str();
   command.add_option("--link-bandwidth", link_bandwidth,
                      "Emulate a link of this speed from store to fast memory, such as 2GB/s "

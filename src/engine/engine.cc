@@ -108,8 +108,11 @@ void Engine::Begin(Request& request) {
   if (prefixes_) {
     // What the compressor looks at is computed, and the last token, which gives the first logits.
     const int window = compressor_.scorer ? compressor_.scorer->query_window() : 0;
-    if (prefixes_->StartLoad(request, std::max(1, window), scheduler_.now())) {
+    if (prefixes_->StartLoad(request, requests_, std::max(1, window), scheduler_.now())) {
       scheduler_.Loading(request.index);
+      if (!request.prefix) {
+        TakePrefix(request);
+      }
     }
   }
 }
@@ -145,17 +148,20 @@ void Engine::CollectPrefix(Request& request) {
   if (!request.prefix || !request.prefix->done()) {
     return;
   }
-  const bool loading = request.prefilled == 0;
-  const int loaded = Prefixes::Loaded(request);
-  if (!loading) {
-    return;
+  if (request.prefilled == 0) {
+    TakePrefix(request);
+  } else {  // it was kept
+    request.prefix.reset();
   }
-  if (loaded == 0) {  // computed instead
-    request.full->Truncate(request.full->tail_slots(LayerId{0}));
-  }
-  request.prefilled = loaded;
-  request.result.reused_tokens = loaded;
-  scheduler_.Prefilled(request.index, loaded);
+}
+
+// The prompt is computed from where its prefix ends.
+void Engine::TakePrefix(Request& request) {
+  const int tokens = Prefixes::Loaded(request);
+  request.full->Truncate(request.full->tail_slots(LayerId{0}) - tokens);
+  request.prefilled = tokens;
+  request.result.reused_tokens = tokens;
+  scheduler_.Prefilled(request.index, tokens);
 }
 
 void Engine::StartReload(Request& request) {

@@ -77,6 +77,7 @@ class Engine {
   void Begin(Request& request);
   void CollectMoves();
   void CollectPrefix(Request& request);
+  void TakePrefix(Request& request);
   PageKind KindOfFull(const Request& request) const;
   bool Moves(const Request& request) const;
   void StartReload(Request& request);

@@ -23,8 +23,8 @@ struct EngineOptions {
   int threads = 1;
   Bytes fast_memory;         // budget for caches in fast memory, and for `weights_share`
   double weights_share = 0;  // of the weights' bytes that count against it, in [0, 1]
-  // Where full caches live under vericache and lockstep. In memory and without a bandwidth they are
-  // read in place; otherwise each verify has its full cache brought to fast memory first.
+  // Where full caches live while they are not in fast memory. In memory and without a bandwidth
+  // they are read in place; otherwise each verify has its full cache brought to fast memory first.
   StoreName full_store;
   std::optional<double> link_bandwidth;   // bytes/s; emulates a link of that speed
   std::shared_ptr<PrefixStore> prefixes;  // where prompts' beginnings are kept; may be none

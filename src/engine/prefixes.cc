@@ -42,6 +42,17 @@ std::vector<std::vector<std::byte*>> GroupsOf(const KvCache& cache, int chunk) {
   return groups;
 }
 
+// How many chunks of `keys` are in the full cache of the request now.
+int ChunksOf(const Request& request, std::span<const PrefixKey> keys) {
+  if (request.finished || !request.full || request.reload) {
+    return 0;
+  }
+  const auto there = std::min(request.prefix_keys.size(),
+                              static_cast<std::size_t>(request.prefilled / kPrefixTokens));
+  const std::span<const PrefixKey> own = std::span(request.prefix_keys).first(there);
+  return static_cast<int>(std::ranges::mismatch(keys, own).in1 - keys.begin());
+}
+
 }  // namespace
 
 std::shared_ptr<PrefixStore> MakePrefixStore(const std::string& text, const Model& model) {
@@ -62,35 +73,52 @@ std::shared_ptr<PrefixStore> MakePrefixStore(const std::string& text, const Mode
 Prefixes::Prefixes(std::shared_ptr<PrefixStore> store, const Model& model, Link& link)
     : store_(std::move(store)), root_(PrefixRoot(Identity(model))), link_(link) {}
 
-bool Prefixes::StartLoad(Request& request, int computed, std::int64_t due) {
+bool Prefixes::StartLoad(Request& request, const std::map<int, std::unique_ptr<Request>>& others,
+                         int computed, std::int64_t due) {
   request.prefix_keys = PrefixKeys(request.prompt.tokens, root_);
   const int most = std::max(0, request.prompt_size() - computed) / kPrefixTokens;
-  const auto usable = std::min(request.prefix_keys.size(), static_cast<std::size_t>(most));
-  const int chunks = store_->Lookup(std::span(request.prefix_keys).first(usable));
-  if (chunks == 0 || !request.full->ExtendForLoad(chunks * kPrefixTokens)) {
-    return false;
+  const std::span<const PrefixKey> usable =
+      std::span(request.prefix_keys)
+          .first(std::min(request.prefix_keys.size(), static_cast<std::size_t>(most)));
+  const Request* holder = nullptr;
+  int shared = 0;
+  for (const auto& [index, other] : others) {
+    const int chunks = ChunksOf(*other, usable);
+    if (chunks > shared) {
+      shared = chunks;
+      holder = other.get();
+    }
+  }
+  if (holder != nullptr) {
+    request.full->ShareFront(*holder->full, shared * kPrefixTokens);
+  }
+  request.shared_tokens = request.prefix_tokens = shared * kPrefixTokens;
+  const int chunks = store_->Lookup(usable) - shared;
+  if (chunks <= 0 || !request.full->ExtendForLoad(chunks * kPrefixTokens)) {
+    return shared > 0;
   }
   std::vector<std::vector<std::vector<std::byte*>>> pages;
   pages.reserve(static_cast<std::size_t>(chunks));
   for (int chunk = 0; chunk < chunks; ++chunk) {
-    pages.push_back(GroupsOf(*request.full, chunk));
+    pages.push_back(GroupsOf(*request.full, shared + chunk));
   }
-  request.prefix_tokens = chunks * kPrefixTokens;
-  request.prefix = std::make_shared<Transfer>(
-      Transfer::Direction::kToFastMemory, chunks, due,
-      [store = store_, keys = request.prefix_keys, pages = std::move(pages)](int step) -> Bytes {
-        const auto chunk = static_cast<std::size_t>(step);
-        store->Load(keys[chunk], pages[chunk]);
-        return {store->chunk_bytes()};
-      });
+  request.prefix_tokens += chunks * kPrefixTokens;
+  request.prefix =
+      std::make_shared<Transfer>(Transfer::Direction::kToFastMemory, chunks, due,
+                                 [store = store_, keys = request.prefix_keys, shared,
+                                  pages = std::move(pages)](int step) -> Bytes {
+                                   store->Load(keys[static_cast<std::size_t>(shared + step)],
+                                               pages[static_cast<std::size_t>(step)]);
+                                   return {store->chunk_bytes()};
+                                 });
   link_.Start(request.prefix);
   return true;
 }
 
 int Prefixes::Loaded(Request& request) {
   const std::shared_ptr<Transfer> transfer = std::exchange(request.prefix, nullptr);
-  if (transfer->error()) {
-    request.prefix_tokens = 0;
+  if (transfer && transfer->error()) {
+    request.prefix_tokens = request.shared_tokens;
   }
   return request.prefix_tokens;
 }

@@ -1,6 +1,7 @@
 // Prompts that begin as an earlier one did start from its full cache.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 
@@ -21,15 +22,17 @@ class Prefixes {
   // weights, the vocabulary, the kernels, the format.
   Prefixes(std::shared_ptr<PrefixStore> store, const Model& model, Link& link);
 
-  // Starts to load what is kept of the prompt's beginning into its full cache, which is empty, but
-  // leaves at least `computed` tokens to compute. `due`: see Transfer. False where nothing is kept.
-  bool StartLoad(Request& request, int computed, std::int64_t due);
+  // Begins the full cache, which is empty, with what other requests have of the prompt's beginning
+  // in theirs, by reference, and starts to load what is kept of the rest of it; but leaves at least
+  // `computed` tokens to compute. `due`: see Transfer. False where there is nothing of it.
+  bool StartLoad(Request& request, const std::map<int, std::unique_ptr<Request>>& others,
+                 int computed, std::int64_t due);
 
   // Starts to keep the whole chunks of a prefilled prompt that are not kept yet.
   void StartSave(Request& request);
 
-  // Once a load has ended: the tokens that are in the full cache now; 0 where it failed, and then
-  // the full cache is as good as empty.
+  // Once a load has ended, or where none was needed: the tokens that are in the full cache now, at
+  // its front. Where the load failed these are those of other requests.
   static int Loaded(Request& request);
 
  private:

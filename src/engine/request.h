@@ -84,7 +84,8 @@ struct Request {
   // Of the prompt's beginning, where prefixes are kept.
   std::vector<PrefixKey> prefix_keys;
   std::shared_ptr<Transfer> prefix;
-  int prefix_tokens = 0;
+  int prefix_tokens = 0;  // brought, or being brought
+  int shared_tokens = 0;  // of these, in pages of other requests
 
   bool moving() const { return save || reload || prefix; }
   LogitsDigest digest;

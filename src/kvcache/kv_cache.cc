@@ -42,7 +42,7 @@ bool KvCache::Grow(Segment& segment, const PageLayout& layout, int end, bool zer
       return false;
     }
     segment.addresses.push_back(page->data());
-    segment.pages.push_back(std::move(*page));
+    segment.pages.push_back(std::make_shared<Page>(std::move(*page)));
     bytes_ += Bytes{layout.page_bytes()};
   }
   segment.end = std::max(segment.end, end);
@@ -88,16 +88,32 @@ bool KvCache::Extend(int rows) {
 }
 
 bool KvCache::ExtendForLoad(int slots) {
-  for (Layer& layer : layers_) {
-    Check(layer.tail.end == 0 && layer.packed.end == 0, "an empty cache is loaded");
-    if (!Grow(layer.tail, tail_layout_, slots, /*zeroed=*/false)) {
-      for (Layer& each : layers_) {
-        Shrink(each.tail, tail_layout_, 0);
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    Segment& tail = layers_[i].tail;
+    Check(tail.end % kPageSlots == 0 && layers_[i].packed.end == 0, "pages are loaded as a whole");
+    if (!Grow(tail, tail_layout_, tail.end + slots, /*zeroed=*/false)) {
+      for (std::size_t j = 0; j < i; ++j) {
+        Shrink(layers_[j].tail, tail_layout_, layers_[j].tail.end - slots);
       }
       return false;
     }
   }
   return true;
+}
+
+void KvCache::ShareFront(const KvCache& other, int slots) {
+  Check(slots % kPageSlots == 0, "whole pages are shared");
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    Segment& to = layers_[i].tail;
+    const Segment& from = other.layers_[i].tail;
+    Check(to.end == 0 && layers_[i].packed.end == 0, "an empty cache begins with them");
+    Check(from.begin == 0 && slots <= from.end, "the other one has them");
+    to.pages.assign(from.pages.begin(), from.pages.begin() + slots / kPageSlots);
+    to.addresses.assign(from.addresses.begin(), from.addresses.begin() + slots / kPageSlots);
+    to.end = slots;
+    bytes_ += Bytes{tail_layout_.page_bytes()} * to.pages.size();
+  }
+  peak_bytes_ = std::max(peak_bytes_, bytes_);
 }
 
 std::vector<std::byte*> KvCache::GroupPages(int group) const {

@@ -1,6 +1,7 @@
 // The KV cache of one request: full or compressed, the same class.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -48,9 +49,15 @@ class KvCache {
   // Adds `rows` slots to the tail of one layer only; while a compressed cache is being made.
   [[nodiscard]] bool ExtendLayer(LayerId layer, int rows);
 
-  // Adds `slots` slots to the tail of every layer of an empty cache whose pages the caller
-  // overwrites as a whole, see GroupPages. False where the pool has no room.
+  // Adds `slots` slots to the tail of every layer, in pages of their own, which the caller
+  // overwrites as a whole, see GroupPages: the tail must end with a whole page. False, and nothing
+  // changed, where the pool has no room.
   [[nodiscard]] bool ExtendForLoad(int slots);
+
+  // Begins an empty cache with the first `slots` slots of the tail of `other`, whole pages, by
+  // reference: the pages stay until both caches have dropped them. Such slots are not written any
+  // more, in either cache.
+  void ShareFront(const KvCache& other, int slots);
 
   // The tail's pages that hold slots [kPageSlots * group, kPageSlots * (group + 1)), one a layer,
   // in the order of the layers. Of a full cache: a group as a store keeps it.
@@ -93,7 +100,7 @@ class KvCache {
 
  private:
   struct Segment {
-    std::vector<Page> pages;
+    std::vector<std::shared_ptr<Page>> pages;
     std::vector<std::byte*> addresses;
     int begin = 0;
     int end = 0;

@@ -96,7 +96,13 @@ void Scheduler::AdmitNew() {
   while (!waiting_.empty() && active() < options_.batch) {
     const auto& [request, need, since] = waiting_.front();
     const bool transient = options_.reloads && options_.policy != Policy::kFull && !all_stay;
-    if (storing_ || memory_ + need.memory > options_.memory || (Swaps() && !NewIsNext())) {
+    // Prompts are computed one after the other, and begin as late: then they find in the caches of
+    // those before what they share with them.
+    const bool prefilling = std::any_of(active_.begin(), active_.end(), [](const auto& each) {
+      return each.second.phase == Phase::kPrefill;
+    });
+    if (prefilling || storing_ || memory_ + need.memory > options_.memory ||
+        (Swaps() && !NewIsNext())) {
       break;
     }
     // Whoever runs must find room for its own full cache, when it is its turn.

@@ -94,7 +94,7 @@ RC_GTEST_PROP(LosslessProperty, EqualsFull, ()) {
   const int ends = *rc::gen::element(0, 150, 40);  // one token in so many ends a text
   options.is_end = [ends](TokenId token) { return ends > 0 && Raw(token) % ends == ends - 1; };
   const Model& model = LoadTiny(tiny);
-  const std::vector<Prompt> prompts = AnyPrompts(tiny.vocabulary, most_tokens);
+  std::vector<Prompt> prompts = AnyPrompts(tiny.vocabulary, most_tokens);
   options.policy =
       *rc::gen::element(Policy::kVeriCache, Policy::kAuto, Policy::kLockstep, Policy::kFull);
   options.adaptive_draft = Within(0, 4) == 0;
@@ -112,6 +112,15 @@ RC_GTEST_PROP(LosslessProperty, EqualsFull, ()) {
     options.prefixes = MakePrefixStore(
         Within(0, 2) == 0 ? "memory:64MiB" : "disk:" + (folder.path() / "prefixes").string(),
         model);
+    for (std::size_t i = 1; i < prompts.size(); ++i) {
+      if (Within(0, 2) == 0) {  // begins as another one of the batch
+        const std::vector<TokenId>& other = prompts[Within<std::size_t>(0, i)].tokens;
+        std::vector<TokenId>& tokens = prompts[i].tokens;
+        std::copy_n(other.begin(),
+                    std::min({other.size(), tokens.size(), Within<std::size_t>(1, 700)}),
+                    tokens.begin());
+      }
+    }
     if (Within(0, 2) == 0) {
       RunEngine(model, options, {prompts[0]});
     }

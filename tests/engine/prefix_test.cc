@@ -60,6 +60,32 @@ TEST_P(PrefixReuse, LaterPromptsComputeOnlyTheirOwnPart) {
   }
 }
 
+// Of requests that run together: the later ones refer to the pages of the first one.
+TEST(SharedPrefix, LivesOnceInMemory) {
+  const Model& model = LoadTiny({});
+  const std::vector<Result> full = RunFull(model, Prompts());
+  const auto peak = [&](bool share, Policy policy, const char* compressor) {
+    EngineOptions options = VeriCacheOptions(compressor, 0.5, 6);
+    options.policy = policy;
+    options.batch = 3;
+    if (share) {
+      options.prefixes = MakePrefixStore("memory:1KiB", model);  // which keeps nothing
+    }
+    Engine engine(model, options);
+    const std::vector<Result> results = engine.Run(Prompts());
+    EXPECT_EQ(Difference(full, results), "");
+    for (std::size_t i = 1; i < results.size(); ++i) {
+      EXPECT_EQ(results[i].reused_tokens, share ? 512 : 0);
+    }
+    return engine.fast_memory_peak();
+  };
+  peak(true, Policy::kVeriCache, "snapkv+kivi4");
+  peak(true, Policy::kAuto, "none");
+  const Bytes shared = peak(true, Policy::kFull, "none");
+  const Bytes alone = peak(false, Policy::kFull, "none");
+  EXPECT_EQ(alone, shared + PlainCacheBytes(model.params().geometry(), {}, 512) * 2);
+}
+
 // A whole prompt that is kept still computes its last tokens: they give the first logits, and what
 // the compressor looks at.
 TEST_P(PrefixReuse, SamePromptAgain) {

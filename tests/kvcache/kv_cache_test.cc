@@ -4,6 +4,7 @@
 #include <rapidcheck/gtest.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -199,6 +200,55 @@ TEST(KvCache, RefusedExtendChangesNothing) {
     }
   }
   EXPECT_TRUE(cache.Extend(4));
+}
+
+// Whichever of two caches that share a front grows, shrinks or goes first, the other one holds what
+// it held, and a shared page is counted once.
+RC_GTEST_PROP(KvCache, SharedFrontsAreTheSameRows, (std::uint32_t seed)) {
+  RandomData random(seed);
+  PagePool pool(Bytes{1U << 24U});
+  const int rows = *rc::gen::inRange(kPageSlots, 5 * kPageSlots);
+  const int shared = *rc::gen::inRange(1, rows / kPageSlots + 1) * kPageSlots;
+  const int more = *rc::gen::inRange(1, 200);
+  Model first_model;
+  std::optional<KvCache> first;
+  first.emplace(pool, PageKind::kResident, kGeometry, kF16);
+  for (Model::Layer& layer : first_model.layers) {
+    layer.tail.resize(Size(rows));
+  }
+  RC_ASSERT(first->Extend(rows));
+  for (int slot = 0; slot < rows; ++slot) {
+    WriteRow(*first, first_model, slot, random);
+  }
+
+  std::optional<KvCache> second;
+  second.emplace(pool, PageKind::kResident, kGeometry, kF16);
+  second->ShareFront(*first, shared);
+  const Bytes twice = PlainCacheBytes(kGeometry, kF16, shared);
+  CheckSame(*first, first_model, pool, second->bytes() - twice);
+  Model second_model = first_model;
+  for (Model::Layer& layer : second_model.layers) {
+    layer.tail.resize(Size(shared + more));
+  }
+  if (*rc::gen::arbitrary<bool>()) {
+    RC_ASSERT(second->Extend(more));
+  } else {
+    RC_ASSERT(second->ExtendForLoad(more));
+  }
+  for (int slot = shared; slot < shared + more; ++slot) {
+    WriteRow(*second, second_model, slot, random);
+  }
+  CheckSame(*first, first_model, pool, second->bytes() - twice);
+  if (*rc::gen::arbitrary<bool>()) {
+    first.reset();
+    CheckSame(*second, second_model, pool, {});
+  } else {
+    second.reset();
+    CheckSame(*first, first_model, pool, {});
+  }
+  first.reset();
+  second.reset();
+  RC_ASSERT(pool.in_use() == Bytes{});
 }
 
 TEST(KvCache, RefusedAppendTailChangesNothing) {

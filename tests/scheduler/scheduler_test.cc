@@ -252,7 +252,12 @@ TEST(Scheduler, BatchAndMemoryHoldOthersBack) {
     for (const int request : {0, 1, 2}) {
       scheduler.Submit(request, kNeed);
     }
-    EXPECT_EQ(scheduler.Plan().admit, (std::vector<int>{0, 1}));
+    for (const int request : {0, 1}) {  // one prompt after the other
+      EXPECT_EQ(scheduler.Plan().admit, std::vector<int>{request});
+      scheduler.Prefilled(request, 10);
+      EndIteration(scheduler);
+    }
+    EXPECT_EQ(scheduler.Plan().admit, std::vector<int>{});
     EXPECT_EQ(scheduler.active(), 2);
     EXPECT_EQ(scheduler.waiting(), 1);
     EndIteration(scheduler);
