@@ -51,12 +51,16 @@ struct Compressor {
   int residual = 0;
 };
 
-// Makes a compressor from its name: a scorer, a format, or both joined by '+' ("snapkv+kivi4"), or
-// "none", which copies the full cache. Throws UserError, listing what is known, for any other.
+// Makes a compressor from its name: a scorer, a format, or both joined by '+', each with options
+// where wanted ("snapkv:window=32,kernel=7+kivi4"), or "none", which copies the full cache. Throws
+// UserError, listing what is known, for any other.
 Compressor MakeCompressor(std::string_view name);
 
 // Names that MakeCompressor knows, without combinations.
 std::vector<std::string> CompressorNames();
+
+// The options of one of these, with their defaults: "window=32,kernel=5"; "" where it has none.
+std::string CompressorOptions(std::string_view name);
 
 // Positions that a drop method keeps of `positions` at keep ratio `keep`: rounded up, at least one.
 int KeptPositions(int positions, double keep);

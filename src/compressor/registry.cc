@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "compressor/compressor.h"
+#include "compressor/options.h"
 #include "compressor/snapkv.h"
 #include "compressor/streamingllm.h"
 
@@ -15,25 +16,45 @@ constexpr int kKiviResidual = 128;
 
 struct ScorerEntry {
   std::string_view name;
-  std::unique_ptr<TokenScorer> (*make)();
+  std::unique_ptr<TokenScorer> (*make)(MethodOptions& options);
 };
 
-struct FormatEntry {
-  std::string_view name;
+struct Packing {
   KvFormat format;
   int residual;
 };
 
+struct FormatEntry {
+  std::string_view name;
+  Packing (*make)(MethodOptions& options);
+};
+
+int Residual(MethodOptions& options, int otherwise) {
+  return options.Integer("residual", otherwise, 0, 1 << 20);
+}
+
 constexpr std::array kScorers = {
     ScorerEntry{"streamingllm",
-                []() -> std::unique_ptr<TokenScorer> { return std::make_unique<StreamingLlm>(); }},
+                [](MethodOptions& options) -> std::unique_ptr<TokenScorer> {
+                  return std::make_unique<StreamingLlm>(options);
+                }},
     ScorerEntry{"snapkv",
-                []() -> std::unique_ptr<TokenScorer> { return std::make_unique<SnapKv>(); }},
+                [](MethodOptions& options) -> std::unique_ptr<TokenScorer> {
+                  return std::make_unique<SnapKv>(options);
+                }},
 };
 
 constexpr std::array kFormats = {
-    FormatEntry{"kivi4", {NumberFormat::kKivi4, NumberFormat::kKivi4}, kKiviResidual},
-    FormatEntry{"kivi2", {NumberFormat::kKivi2, NumberFormat::kKivi2}, kKiviResidual},
+    FormatEntry{"kivi4",
+                [](MethodOptions& options) {
+                  return Packing{{NumberFormat::kKivi4, NumberFormat::kKivi4},
+                                 Residual(options, kKiviResidual)};
+                }},
+    FormatEntry{"kivi2",
+                [](MethodOptions& options) {
+                  return Packing{{NumberFormat::kKivi2, NumberFormat::kKivi2},
+                                 Residual(options, kKiviResidual)};
+                }},
 };
 
 [[noreturn]] void RefuseName(std::string_view name) {
@@ -43,6 +64,28 @@ constexpr std::array kFormats = {
   }
   throw UserError("unknown compressor '" + std::string(name) + "'; known are " + known +
                   ", and a drop method with a format, such as snapkv+kivi4");
+}
+
+// Whether the part was taken: it names a method of a kind that the compressor has not yet.
+bool Take(std::string_view method, std::string_view text, Compressor& compressor) {
+  MethodOptions options(method, text);
+  for (const ScorerEntry& entry : kScorers) {
+    if (entry.name == method && !compressor.scorer) {
+      compressor.scorer = entry.make(options);
+      options.CheckAllKnown();
+      return true;
+    }
+  }
+  for (const FormatEntry& entry : kFormats) {
+    if (entry.name == method && !compressor.format) {
+      const Packing packing = entry.make(options);
+      options.CheckAllKnown();
+      compressor.format = packing.format;
+      compressor.residual = packing.residual;
+      return true;
+    }
+  }
+  return false;
 }
 
 }  // namespace
@@ -58,6 +101,21 @@ std::vector<std::string> CompressorNames() {
   return names;
 }
 
+std::string CompressorOptions(std::string_view name) {
+  MethodOptions options(name, "");
+  for (const ScorerEntry& entry : kScorers) {
+    if (entry.name == name) {
+      entry.make(options);
+    }
+  }
+  for (const FormatEntry& entry : kFormats) {
+    if (entry.name == name) {
+      entry.make(options);
+    }
+  }
+  return options.Defaults();
+}
+
 Compressor MakeCompressor(std::string_view name) {
   Compressor compressor{
       .name = std::string(name), .scorer = nullptr, .format = std::nullopt, .residual = 0};
@@ -68,21 +126,9 @@ Compressor MakeCompressor(std::string_view name) {
     const std::size_t end = std::min(name.find('+', begin), name.size());
     const std::string_view part = name.substr(begin, end - begin);
     begin = end + 1;
-    bool used = false;
-    for (const ScorerEntry& entry : kScorers) {
-      if (entry.name == part && !compressor.scorer) {
-        compressor.scorer = entry.make();
-        used = true;
-      }
-    }
-    for (const FormatEntry& entry : kFormats) {
-      if (entry.name == part && !compressor.format) {
-        compressor.format = entry.format;
-        compressor.residual = entry.residual;
-        used = true;
-      }
-    }
-    if (!used) {
+    const std::size_t colon = std::min(part.find(':'), part.size());
+    const std::string_view text = part.substr(std::min(colon + 1, part.size()));
+    if (!Take(part.substr(0, colon), text, compressor)) {
       RefuseName(name);
     }
   }

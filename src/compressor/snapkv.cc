@@ -5,6 +5,9 @@
 #include <cmath>
 #include <numeric>
 #include <span>
+#include <string>
+
+#include "base/error.h"
 
 namespace vericache {
 namespace {
@@ -51,10 +54,18 @@ std::vector<float> AveragePool(const std::vector<float>& scores, int kernel) {
 
 }  // namespace
 
-std::vector<std::vector<float>> SnapKv::Scores(const PromptView& prompt, LayerId layer) {
+SnapKv::SnapKv(MethodOptions& options)
+    : window_(options.Integer("window", kWindow, 1, 4096)),
+      kernel_(options.Integer("kernel", kKernel, 1, 4095)) {
+  if (kernel_ % 2 == 0) {
+    throw UserError("the option kernel of snapkv is odd, not " + std::to_string(kernel_));
+  }
+}
+
+std::vector<std::vector<float>> SnapKv::Scores(const PromptView& prompt, LayerId layer) const {
   const CacheGeometry& geometry = prompt.full.geometry();
   const auto dim = static_cast<std::size_t>(geometry.head_dim);
-  const int window = std::min(kWindow, prompt.positions);
+  const int window = std::min(window_, prompt.positions);
   const int before = prompt.positions - window;
   const int group = prompt.heads / geometry.kv_heads;
   const SegmentView full = prompt.full.tail_view(layer);
@@ -89,13 +100,13 @@ std::vector<std::vector<float>> SnapKv::Scores(const PromptView& prompt, LayerId
     for (float& sum : sums) {
       sum /= static_cast<float>(window * group);
     }
-    result.push_back(AveragePool(sums, kKernel));
+    result.push_back(AveragePool(sums, kernel_));
   }
   return result;
 }
 
 LayerSelection SnapKv::Select(const PromptView& prompt, LayerId layer, int count) const {
-  const int window = std::min(kWindow, prompt.positions);
+  const int window = std::min(window_, prompt.positions);
   const int chosen = std::max(0, count - window);
   LayerSelection selection;
   for (const std::vector<float>& scores : Scores(prompt, layer)) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "compressor/compressor.h"
+#include "compressor/options.h"
 
 namespace vericache {
 
@@ -13,13 +14,20 @@ class SnapKv final : public TokenScorer {
   static constexpr int kWindow = 32;  // window_size in the authors' code
   static constexpr int kKernel = 5;   // kernel_size, average pooling
 
-  int query_window() const override { return kWindow; }
+  // Options: window; kernel, odd.
+  explicit SnapKv(MethodOptions& options);
+
+  int query_window() const override { return window_; }
   LayerSelection Select(const PromptView& prompt, LayerId layer, int count) const override;
 
   // The score of each position before the window, per KV head: attention of the window's queries
   // (causal within the window), averaged over window and query heads, then average-pooled with zero
   // padding.
-  static std::vector<std::vector<float>> Scores(const PromptView& prompt, LayerId layer);
+  std::vector<std::vector<float>> Scores(const PromptView& prompt, LayerId layer) const;
+
+ private:
+  int window_;
+  int kernel_;
 };
 
 }  // namespace vericache

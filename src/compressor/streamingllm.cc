@@ -7,7 +7,7 @@ namespace vericache {
 LayerSelection StreamingLlm::Select(const PromptView& prompt, LayerId /*layer*/, int count) const {
   std::vector<int> kept(static_cast<std::size_t>(count));
   // A budget of hardly more than the sinks still keeps the most recent position.
-  const int sinks = std::min(kSinks, count - 1);
+  const int sinks = std::min(sinks_, count - 1);
   for (int i = 0; i < count; ++i) {
     kept[static_cast<std::size_t>(i)] = i < sinks ? i : prompt.positions - count + i;
   }

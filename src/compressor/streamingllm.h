@@ -1,6 +1,7 @@
 #pragma once
 
 #include "compressor/compressor.h"
+#include "compressor/options.h"
 
 namespace vericache {
 
@@ -12,7 +13,14 @@ class StreamingLlm final : public TokenScorer {
  public:
   static constexpr int kSinks = 4;  // start_size in the authors' code
 
+  // Options: sinks.
+  explicit StreamingLlm(MethodOptions& options)
+      : sinks_(options.Integer("sinks", kSinks, 0, 4096)) {}
+
   LayerSelection Select(const PromptView& prompt, LayerId layer, int count) const override;
+
+ private:
+  int sinks_;
 };
 
 }  // namespace vericache

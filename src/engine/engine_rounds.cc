@@ -9,6 +9,12 @@
 #include "sampling/acceptance.h"
 
 namespace vericache {
+namespace {
+
+// A drafted token with a smaller margin may well be rejected.
+constexpr float kDoubt = 0.5F;
+
+}  // namespace
 
 void Engine::Emit(Request& request, TokenId token, std::span<const float> logits) {
   request.digest.Add(logits);
@@ -100,7 +106,8 @@ void Engine::AfterDraft(Request& request, std::span<const float> logits) {
     return;
   }
   request.drafted.push_back(token);
-  scheduler_.Drafted(request.index, options_.is_end && options_.is_end(token));
+  const bool doubtful = options_.adaptive_draft && Margin(logits, token) < kDoubt;
+  scheduler_.Drafted(request.index, options_.is_end && options_.is_end(token), doubtful);
 }
 
 void Engine::AfterVerify(Request& request, std::span<const float> logits) {

@@ -16,4 +16,8 @@ class Sampler {
   TokenId Sample(std::span<const float> logits, Position position) const;
 };
 
+// How far the logit of `token` is above every other one's, in nats of odds; below 0 where one is
+// larger. `logits` has at least two entries.
+float Margin(std::span<const float> logits, TokenId token);
+
 }  // namespace vericache

@@ -220,10 +220,12 @@ void Scheduler::Decoded(int request) {
   ++job.turn;
 }
 
-void Scheduler::Drafted(int request, bool ends) {
+void Scheduler::Drafted(int request, bool ends, bool doubtful) {
   Job& job = at(request);
   ++job.drafted;
-  job.draft_ended = ends;
+  job.doubtful = doubtful && options_.adaptive;
+  // Where nothing is reloaded the verify can come at once.
+  job.draft_ended = ends || (job.doubtful && !Reloads(job));
 }
 
 void Scheduler::Verified(int request, int accepted) {

@@ -115,8 +115,9 @@ class Scheduler {
   void Stored(int request);
   // One more token was emitted, without a round.
   void Decoded(int request);
-  // One more token was drafted; `ends` where nothing can follow it.
-  void Drafted(int request, bool ends);
+  // One more token was drafted. `ends` where nothing can follow it; `doubtful` where its verify may
+  // well give another one: then an adaptive round ends with it, if its verify can come earlier.
+  void Drafted(int request, bool ends, bool doubtful = false);
   // A round ended: `accepted` of its drafted tokens, and accepted + 1 emitted.
   void Verified(int request, int accepted);
   // The full cache has come: `bytes` in `seconds` of the link's time.
@@ -150,7 +151,7 @@ class Scheduler {
   double link_bandwidth() const { return bandwidth_.value(); }
 
  private:
-  // kParked: has no place in the rings, or no turn in fast memory.
+  // kParked: begins a round next, or has no turn in fast memory.
   enum class Phase { kLoading, kPrefill, kDecode, kSwapOut, kParked, kSwapIn, kRound, kLeaving };
   enum class Reload { kNone, kStarted, kThere };
 
@@ -161,6 +162,7 @@ class Scheduler {
     int emitted = 0;
     int drafted = 0;
     bool draft_ended = false;
+    bool doubtful = false;  // the last token drafted
     int target = 0;  // tokens to draft in this round
     std::optional<Reservation> reservation;
     Reload reload = Reload::kNone;
@@ -211,7 +213,7 @@ class Scheduler {
   ReloadRings rings_;
   std::deque<Waiting> waiting_;
   std::map<int, Job> active_;
-  std::deque<int> parked_;      // the longest waiting first
+  std::deque<int> parked_;      // without a place, or a turn; the longest waiting first
   std::optional<int> storing_;  // whose prefill holds, or claims, fast memory for its full cache
   Bytes prefill_;               // its full cache
   Bytes resident_;

@@ -17,7 +17,7 @@ int Scheduler::WishedDraft(const Job& job) const {
     for (const auto& [request, each] : active_) {
       cost.reload += each.phase == Phase::kRound ? ReloadIterations(each) : 0.0;
     }
-    cost.reload += ReloadIterations(job);
+    cost.reload += job.phase == Phase::kRound ? 0.0 : ReloadIterations(job);
   }
   return BestDraftLength(job.acceptance.rate(), cost, options_.draft_length);
 }
@@ -54,6 +54,7 @@ void Scheduler::BeginRound(Job& job, int drafts) {
   job.phase = Phase::kRound;
   job.drafted = 0;
   job.draft_ended = false;
+  job.doubtful = false;
   // The verify adds a token of its own.
   job.target = std::clamp(job.remaining() - 1, 0, drafts);
   job.reload = Reload::kNone;
@@ -68,51 +69,63 @@ Bytes Scheduler::RingRoom() const {
 
 bool Scheduler::Reserve(Job& job, int drafts) {
   FullCacheSize cache = FullCache(job);
-  if (job.phase == Phase::kRound) {  // its draft is complete, so what the verify adds is known
+  if (job.phase == Phase::kRound) {
     cache.slots += job.drafted;
-    cache.limit = cache.slots + 1;
+    if (job.complete()) {  // so what the verify adds is known
+      cache.limit = cache.slots + 1;
+    }
   }
-  job.reservation = rings_.Reserve(cache, ReloadIterations(job),
-                                   std::min(drafts, std::max(job.remaining() - 1, 0)), RingRoom());
+  const int most = std::max(job.remaining() - 1 - job.drafted, 0);
+  job.reservation =
+      rings_.Reserve(cache, ReloadIterations(job), std::clamp(drafts, 0, most), RingRoom());
   return job.reservation.has_value();
 }
 
 void Scheduler::BeginRounds() {
-  while (!parked_.empty()) {
-    Job& job = at(parked_.front());
-    int drafts =
-        options_.policy == Policy::kAuto && !Reloads(job) ? AutoDraft(job) : WishedDraft(job);
-    if (Reloads(job)) {
-      // In order: who does not fit yet keeps those behind it from taking its place for ever.
-      if (!Reserve(job, drafts)) {
-        return;
-      }
-      drafts = static_cast<int>(std::min<std::int64_t>(job.reservation->verify - rings_.now(),
-                                                       LookAhead(options_.draft_length) - 1));
+  const int longest = LookAhead(options_.draft_length) - 1;
+  std::deque<int> without_place;
+  for (const int request : parked_) {
+    Job& job = at(request);
+    if (!Reloads(job)) {
+      BeginRound(job, options_.policy == Policy::kAuto ? AutoDraft(job) : WishedDraft(job));
+      continue;
     }
-    BeginRound(job, drafts);
-    parked_.pop_front();
+    if (job.phase == Phase::kParked) {
+      BeginRound(job, longest);
+    }
+    // In order: who does not fit yet keeps those behind it from taking its place for ever. They
+    // draft all the same.
+    if (!without_place.empty() || !Reserve(job, WishedDraft(job) - job.drafted)) {
+      without_place.push_back(request);
+      continue;
+    }
+    const auto ahead = static_cast<int>(std::min<std::int64_t>(
+        job.reservation->verify - rings_.now(), LookAhead(options_.draft_length)));
+    job.target = std::min({job.target, job.drafted + ahead, longest});
   }
+  parked_ = std::move(without_place);
 }
 
 // A draft that ended before its time looks for an earlier verify, once, as long as its reload has
-// not begun.
+// not begun. A doubtful one ends where it finds one, and goes on otherwise.
 void Scheduler::SeekEarlier() {
   for (auto& [request, job] : active_) {
-    if (job.phase != Phase::kRound || !job.complete() || !job.reservation || job.advanced ||
-        job.reload != Reload::kNone) {
+    const bool seeks = job.complete() ? !job.advanced : job.doubtful;
+    if (job.phase != Phase::kRound || !seeks || !job.reservation || job.reload != Reload::kNone) {
       continue;
     }
-    job.advanced = true;
+    job.advanced = job.complete();
     const Reservation old = *job.reservation;
     rings_.Release(old);
-    if (!Reserve(job, 0) || job.reservation->verify >= old.verify) {
-      if (job.reservation) {
-        rings_.Release(*job.reservation);
-      }
-      rings_.Restore(old);
-      job.reservation = old;
+    if (Reserve(job, 0) && job.reservation->verify < old.verify) {
+      job.draft_ended = true;
+      continue;
     }
+    if (job.reservation) {
+      rings_.Release(*job.reservation);
+    }
+    rings_.Restore(old);
+    job.reservation = old;
   }
 }
 
@@ -203,7 +216,7 @@ bool Scheduler::LockstepDue() const {
 
 bool Scheduler::VerifiesNow(Job& job, bool lockstep_due) {
   const bool there = !Reloads(job) || job.reload == Reload::kThere;
-  const bool due = Reloads(job) && job.reservation->verify <= rings_.now();
+  const bool due = Reloads(job) && job.reservation && job.reservation->verify <= rings_.now();
   if (due && !there && !job.late) {
     job.late = true;
     ++counts_.late_reloads;

@@ -20,6 +20,11 @@ namespace {
 using testing::RandomData;
 using testing::Size;
 
+StreamingLlm DefaultStreamingLlm() {
+  MethodOptions none("streamingllm", "");
+  return StreamingLlm(none);
+}
+
 constexpr CacheGeometry kGeometry = {.layers = 2, .kv_heads = 3, .head_dim = 32};
 constexpr KvFormat kBf16 = {NumberFormat::kBF16, NumberFormat::kF16};
 constexpr KvFormat kKivi = {NumberFormat::kKivi4, NumberFormat::kKivi2};
@@ -194,7 +199,7 @@ RC_GTEST_PROP(StreamingLlm, KeepsTheSinksAndTheMostRecent, ()) {
   const KvCache full(pool, PageKind::kTransient, kGeometry, kBf16);
   const int positions = *rc::gen::inRange(1, 3000);
   const int count = *rc::gen::inRange(1, positions + 1);
-  const LayerSelection selection = StreamingLlm().Select(
+  const LayerSelection selection = DefaultStreamingLlm().Select(
       {.full = full, .tap = nullptr, .positions = positions, .heads = 3}, LayerId{0}, count);
   RC_ASSERT(selection.size() == Size(kGeometry.kv_heads));
   for (const std::vector<int>& kept : selection) {

@@ -1,6 +1,9 @@
 #include <gtest/gtest.h>
 
+#include <array>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -53,6 +56,52 @@ TEST(MakeCompressor, KnowsEveryNameThatItLists) {
   for (const std::string& name : names) {
     EXPECT_EQ(MakeCompressor(name).name, name);
   }
+}
+
+TEST(MakeCompressor, TakesOptions) {
+  const Compressor both = MakeCompressor("snapkv:window=7,kernel=3+kivi4:residual=64");
+  EXPECT_EQ(both.scorer->query_window(), 7);
+  EXPECT_EQ(both.residual, 64);
+  EXPECT_EQ(CompressorOptions("snapkv"), "window=32,kernel=5");
+  EXPECT_EQ(CompressorOptions("streamingllm"), "sinks=4");
+  EXPECT_EQ(CompressorOptions("kivi2"), "residual=128");
+  EXPECT_EQ(CompressorOptions("none"), "");
+}
+
+// Option by option: what is wrong, and what would be right.
+TEST(MakeCompressor, RefusesOptionsThatItDoesNotKnow) {
+  const std::vector<std::pair<std::string, std::string>> wrong = {
+      {"snapkv:windows=3", "window=32,kernel=5"},
+      {"snapkv:window=0", "from 1 to"},
+      {"snapkv:window=3x", "'3x'"},
+      {"snapkv:window=", "name=value"},
+      {"snapkv:window", "name=value"},
+      {"snapkv:=3", "name=value"},
+      {"snapkv:window=3,window=4", "twice"},
+      {"snapkv:kernel=4", "odd"},
+      {"kivi4:residual=-1", "from 0 to"},
+  };
+  for (const auto& [name, what] : wrong) {
+    try {
+      MakeCompressor(name);
+      FAIL() << "accepted " << name;
+    } catch (const UserError& error) {
+      EXPECT_NE(std::string(error.what()).find(what), std::string::npos) << error.what();
+    }
+  }
+}
+
+TEST(MethodOptions, AreReadAsAskedFor) {
+  MethodOptions options("m", "b=2.5,c=two");
+  constexpr std::array<std::string_view, 2> kWords = {"one", "two"};
+  EXPECT_EQ(options.Integer("a", 7, 0, 9), 7);
+  EXPECT_EQ(options.Number("b", 1.5, 0.0, 3.0), 2.5);
+  EXPECT_EQ(options.Word("c", "one", kWords), "two");
+  EXPECT_EQ(options.Defaults(), "a=7,b=1.5,c=one");
+  options.CheckAllKnown();
+  MethodOptions others("m", "b=nan,c=three");
+  EXPECT_THROW(others.Number("b", 1.5, 0.0, 3.0), UserError);
+  EXPECT_THROW(others.Word("c", "one", kWords), UserError);
 }
 
 class MakeCompressorRefuses : public ::testing::TestWithParam<std::string> {};

@@ -18,6 +18,11 @@ namespace {
 using testing::RandomData;
 using testing::Size;
 
+SnapKv DefaultSnapKv() {
+  MethodOptions none("snapkv", "");
+  return SnapKv(none);
+}
+
 // A prompt with a random full cache and the queries of its last positions.
 struct Prompt {
   Prompt(int positions_in, RandomData& random)
@@ -102,7 +107,7 @@ RC_GTEST_PROP(SnapKv, ScoresAreThoseOfThePlainFormula, (std::uint32_t seed)) {
   RandomData random(seed);
   const Prompt prompt(1 + random.Below(200), random);
   for (int layer = 0; layer < prompt.geometry.layers; ++layer) {
-    const auto scores = SnapKv::Scores(prompt.view(), LayerId{layer});
+    const auto scores = DefaultSnapKv().Scores(prompt.view(), LayerId{layer});
     RC_ASSERT(scores.size() == Size(prompt.geometry.kv_heads));
     for (int head = 0; head < prompt.geometry.kv_heads; ++head) {
       const auto expected = NaiveScores(prompt, LayerId{layer}, head);
@@ -119,7 +124,7 @@ RC_GTEST_PROP(SnapKv, KeepsTheBestPositionsAndTheWindow, (std::uint32_t seed)) {
   RandomData random(seed);
   const Prompt prompt(1 + random.Below(200), random);
   const int count = 1 + random.Below(prompt.positions);
-  const LayerSelection selection = SnapKv().Select(prompt.view(), LayerId{1}, count);
+  const LayerSelection selection = DefaultSnapKv().Select(prompt.view(), LayerId{1}, count);
   RC_ASSERT(selection.size() == Size(prompt.geometry.kv_heads));
   const int chosen = std::max(0, count - prompt.window);
   for (int head = 0; head < prompt.geometry.kv_heads; ++head) {
@@ -146,7 +151,7 @@ RC_GTEST_PROP(SnapKv, KeepsTheBestPositionsAndTheWindow, (std::uint32_t seed)) {
   }
 }
 
-TEST(SnapKv, LooksAtTheLastThirtyTwoQueries) { EXPECT_EQ(SnapKv().query_window(), 32); }
+TEST(SnapKv, LooksAtTheLastThirtyTwoQueries) { EXPECT_EQ(DefaultSnapKv().query_window(), 32); }
 
 TEST(SnapKv, AmongEqualScoresTheEarlierPositionsAreKept) {
   RandomData random(1);
@@ -155,7 +160,7 @@ TEST(SnapKv, AmongEqualScoresTheEarlierPositionsAreKept) {
   for (int w = 0; w < prompt.window; ++w) {
     std::ranges::fill(prompt.tap.at(LayerId{0}, prompt.positions - prompt.window + w), 0.0F);
   }
-  const LayerSelection selection = SnapKv().Select(prompt.view(), LayerId{0}, 32 + 4);
+  const LayerSelection selection = DefaultSnapKv().Select(prompt.view(), LayerId{0}, 32 + 4);
   for (const std::vector<int>& kept : selection) {
     EXPECT_EQ(std::vector<int>(kept.begin(), kept.begin() + 4), (std::vector<int>{2, 3, 4, 5}));
   }
@@ -167,10 +172,11 @@ TEST(SnapKv, KeepsAPromptOfOneTokenAndOneShorterThanItsWindow) {
     const Prompt prompt(positions, random);
     std::vector<int> all(Size(positions));
     std::iota(all.begin(), all.end(), 0);
-    for (const std::vector<int>& kept : SnapKv().Select(prompt.view(), LayerId{0}, positions)) {
+    for (const std::vector<int>& kept :
+         DefaultSnapKv().Select(prompt.view(), LayerId{0}, positions)) {
       EXPECT_EQ(kept, all);
     }
-    for (const std::vector<int>& kept : SnapKv().Select(prompt.view(), LayerId{0}, 1)) {
+    for (const std::vector<int>& kept : DefaultSnapKv().Select(prompt.view(), LayerId{0}, 1)) {
       EXPECT_EQ(kept, std::vector<int>{positions - 1});
     }
   }

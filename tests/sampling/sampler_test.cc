@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <vector>
 
@@ -56,6 +58,20 @@ RC_GTEST_PROP(GreedySampler, AgreesWithTheDefinition, (std::vector<std::int8_t> 
 RC_GTEST_PROP(GreedySampler, DoesNotLookAtThePosition, (std::vector<float> logits, int position)) {
   RC_PRE(!logits.empty());
   RC_ASSERT(Sampler().Sample(logits, Position{position}) == Greedy(logits));
+}
+
+RC_GTEST_PROP(Margin, IsTheDistanceToTheLargestOther, ()) {
+  const auto numbers =
+      *rc::gen::suchThat(rc::gen::container<std::vector<int>>(rc::gen::inRange(-1000, 1000)),
+                         [](const std::vector<int>& each) { return each.size() >= 2; });
+  const std::vector<float> logits(numbers.begin(), numbers.end());
+  const auto token = *rc::gen::inRange<std::size_t>(0, logits.size());
+  int most = -1001;
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    most = i == token ? most : std::max(most, numbers[i]);
+  }
+  RC_ASSERT(Margin(logits, TokenId{static_cast<std::int32_t>(token)}) ==
+            static_cast<float>(numbers[token] - most));
 }
 
 }  // namespace

@@ -223,7 +223,7 @@ void Driver::Execute(const RowGroup& group) {
       if (Verifies(policy())) {
         ++request.drafted;
         request.draft_ended = Chance(world_.end);
-        scheduler_.Drafted(group.request, request.draft_ended);
+        scheduler_.Drafted(group.request, request.draft_ended, Chance(world_.doubt));
       } else {
         scheduler_.Decoded(group.request);
         Emit(group.request, 1);

@@ -23,6 +23,7 @@ struct World {
                                 // ends with the next news of the link, as in the engine
   double acceptance = 0.8;      // the chance that a drafted token is accepted
   double end = 0.0;             // the chance that a token is the last one of its text
+  double doubt = 0.0;           // the chance that a drafted token is doubtful
   double load = 0.0;            // the chance that a part of the prompt is brought, not computed
   double abort = 0.0;           // the chance, at each iteration, that a request fails
   std::uint32_t seed = 1;

@@ -88,6 +88,7 @@ Case AnyCase() {
   any.world.verify_s = AnyInt(0, 4) * 0.005;
   any.world.prefill_s = AnyInt(0, 4) * 0.02;
   any.world.acceptance = AnyInt(0, 10) / 10.0;
+  any.world.doubt = AnyInt(0, 2) * 0.2;
   any.world.load = AnyInt(0, 1) * 0.5;
   any.world.seed = *rc::gen::arbitrary<std::uint32_t>();
   GiveRoom(any);

@@ -81,6 +81,19 @@ void Wait(Scheduler& scheduler, bool reloads) {
   scheduler.EndIteration(std::nullopt);
 }
 
+// Does the drafts of a planned iteration, and ends it; who drafted.
+std::vector<int> DoDrafts(Scheduler& scheduler, const IterationPlan& plan) {
+  std::vector<int> who;
+  for (const RowGroup& group : plan.rows) {
+    if (group.kind == Kind::kDraft) {
+      who.push_back(group.request);
+      scheduler.Drafted(group.request, false);
+    }
+  }
+  EndIteration(scheduler);
+  return who;
+}
+
 TEST(NeededRoom, IsTheFullCachesOnlyWhereItIsTransient) {
   for (const Policy policy :
        {Policy::kFull, Policy::kLossy, Policy::kVeriCache, Policy::kLockstep}) {
@@ -150,6 +163,37 @@ TEST(Scheduler, ADraftThatEndsEarlyVerifiesEarlier) {
   EXPECT_EQ(scheduler.counts().late_reloads, 0);
 }
 
+// A doubtful token ends an adaptive round where its verify can come earlier, and only there.
+TEST(Scheduler, ADoubtfulDraftEndsWhereItsVerifyCanComeEarlier) {
+  for (const bool adaptive : {true, false}) {
+    SchedulerOptions options = Options(Policy::kVeriCache);
+    options.adaptive = adaptive;
+    options.reloads = false;
+    Scheduler scheduler = AfterPrefill(options);
+    for (int i = 0; i < 2; ++i) {  // a verify costs as much as ten drafts, so rounds are long
+      while (scheduler.Plan().rows.at(0).kind == Kind::kDraft) {
+        scheduler.Drafted(0, false);
+        EndIteration(scheduler);
+      }
+      scheduler.Verified(0, 1);
+      scheduler.EndIteration(0.1);
+    }
+    EXPECT_EQ(scheduler.Plan().rows.at(0).kind, Kind::kDraft);
+    scheduler.Drafted(0, false, /*doubtful=*/true);
+    EndIteration(scheduler);
+    EXPECT_EQ(scheduler.Plan().rows.at(0).kind, adaptive ? Kind::kVerify : Kind::kDraft);
+  }
+  // Here the reload is under way already.
+  SchedulerOptions options = Options(Policy::kVeriCache);
+  options.adaptive = true;
+  options.link_bandwidth = 2000.0;
+  Scheduler scheduler = AfterPrefill(options);
+  EXPECT_EQ(scheduler.Plan().reload.size(), 1U);
+  scheduler.Drafted(0, false, /*doubtful=*/true);
+  EndIteration(scheduler);
+  EXPECT_EQ(scheduler.Plan().rows.at(0).kind, Kind::kDraft);
+}
+
 TEST(Scheduler, TheLastRoundIsAsShortAsWhatRemains) {
   SchedulerOptions options = Options(Policy::kVeriCache);
   options.draft_length = 19;
@@ -174,17 +218,19 @@ TEST(Scheduler, APlaceThatIsNotUsedIsFreeAtOnce) {
       EndIteration(scheduler);
     }
     scheduler.Stored(1);
-    Wait(scheduler, false);  // both
+    // One waits for its reload, the other one for a place, and drafts meanwhile.
+    const IterationPlan& plan = scheduler.Plan();
+    EXPECT_TRUE(plan.reload.empty());
+    EXPECT_EQ(DoDrafts(scheduler, plan), std::vector<int>{1});
     if (fails) {
       scheduler.Finish(0);
     } else {
       scheduler.Reloaded(0, {120}, 0.0);
-      Verify(scheduler, 2);
+      EXPECT_EQ(scheduler.Plan().rows.at(0).kind, Kind::kVerify);
+      scheduler.Verified(0, 1);
+      EXPECT_EQ(DoDrafts(scheduler, plan), std::vector<int>{1});
     }
-    const IterationPlan& plan = scheduler.Plan();
-    EXPECT_EQ(plan.reload, std::vector<int>{1});
-    ASSERT_EQ(plan.rows.size(), 1U);
-    EXPECT_EQ(plan.rows[0].kind, Kind::kDraft);
+    EXPECT_EQ(scheduler.Plan().reload, std::vector<int>{1});
   }
 }
 
