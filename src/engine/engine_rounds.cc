@@ -11,8 +11,10 @@
 namespace vericache {
 namespace {
 
-// A drafted token with a smaller margin may well be rejected.
-constexpr float kDoubt = 0.5F;
+// A drafted token with a smaller margin may well be rejected: on SmolLM2-135M (SnapKV at keep 0.2
+// and KIVI-4, 939 drafts on two prompts) 7 of 14 were accepted below it, and 13 of 14 between it
+// and 0.5.
+constexpr float kDoubt = 0.25F;
 
 }  // namespace
 
