@@ -18,5 +18,7 @@ void AddBench(CLI::App& app);
 void AddDoctor(CLI::App& app);
 void AddPredict(CLI::App& app);
 void AddSimulate(CLI::App& app);
+void AddAcceptance(CLI::App& app);
+void AddWorkloads(CLI::App& app);
 
 }  // namespace vericache

@@ -90,9 +90,10 @@ void EngineArguments::AddTo(CLI::App& command) {
                   "Share of the weights that counts against --fast-memory, in [0, 1]")
       ->capture_default_str();
   command
-      .add_option("--full-store", full_store,
-                  "Where full caches live while requests draft, and under full those without a turn "
-                  "in fast memory: memory, or disk:PATH")
+      .add_option(
+          "--full-store", full_store,
+          "Where full caches live while requests draft, and under full those without a turn "
+          "in fast memory: memory, or disk:PATH")
       ->capture_default_str();
   command.add_option("--link-bandwidth", link_bandwidth,
                      "Emulate a link of this speed from store to fast memory, such as 2GB/s "

@@ -9,6 +9,7 @@
 #include "cli/commands.h"
 #include "cli/engine_arguments.h"
 #include "cli/output.h"
+#include "cli/whole_file.h"
 #include "prompts/prompt_file.h"
 
 namespace vericache {
@@ -119,40 +120,6 @@ std::string Summary(const Result& result, const EngineOptions& options) {
   return text + ", compressed cache " + HumanBytes(result.compressed_cache) +
          " (full: " + HumanBytes(result.full_cache) + ")";
 }
-
-// A file that is there as a whole or not at all: it grows beside its place, under another name.
-class WholeFile {
- public:
-  // Throws UserError where it cannot be made, before anything is computed.
-  explicit WholeFile(const std::string& path)
-      : path_(path), part_(path + ".part"), file_(part_, std::ios::binary) {
-    if (!file_) {
-      throw UserError(path + ": cannot be written");
-    }
-  }
-  ~WholeFile() {
-    std::error_code ignored;
-    std::filesystem::remove(part_, ignored);
-  }
-  WholeFile(const WholeFile&) = delete;
-  WholeFile& operator=(const WholeFile&) = delete;
-
-  void Finish(const std::string& text) {
-    file_ << text;
-    std::error_code error;
-    if (file_.flush()) {
-      std::filesystem::rename(part_, path_, error);
-    }
-    if (!file_ || error) {
-      throw UserError(path_ + ": cannot be written");
-    }
-  }
-
- private:
-  std::string path_;
-  std::string part_;
-  std::ofstream file_;
-};
 
 void RunGenerate(GenerateArguments arguments, bool has_prompt) {
   EngineOptions& options = arguments.engine.options;

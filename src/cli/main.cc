@@ -23,6 +23,8 @@ int main(int argc, char** argv) {
   AddBench(app);
   AddPredict(app);
   AddSimulate(app);
+  AddAcceptance(app);
+  AddWorkloads(app);
   const auto commands = app.get_subcommands([](const CLI::App*) { return true; });
   if (argc > 1 && argv[1][0] != '-' &&
       std::none_of(commands.begin(), commands.end(),

@@ -1,5 +1,4 @@
 #include <filesystem>
-#include <fstream>
 #include <memory>
 
 #include "base/error.h"
@@ -8,6 +7,7 @@
 #include "cli/model_arguments.h"
 #include "cli/output.h"
 #include "cli/timeline.h"
+#include "cli/whole_file.h"
 #include "perfmodel/simulator.h"
 
 namespace vericache {
@@ -74,15 +74,6 @@ std::string OccupancyTable(const SimulationResult& result) {
   return FormatTable(rows);
 }
 
-void WriteTimeline(const std::string& path, const std::vector<TimelineSpan>& spans, double end,
-                   const std::string& title, int requests) {
-  std::ofstream file(path, std::ios::binary);
-  file << TimelineSvg(spans, requests, end, title);
-  if (!file.flush()) {
-    throw UserError(path + ": cannot be written");
-  }
-}
-
 void RunSimulate(const SimulateArguments& arguments) {
   SimulationOptions options = arguments.options;
   options.device = arguments.model.Device();
@@ -115,10 +106,11 @@ void RunSimulate(const SimulateArguments& arguments) {
       if (policies.size() > 1) {  // one file for each
         path.replace_filename(std::string(Name(policy)) + "-" + path.filename().string());
       }
-      WriteTimeline(path.string(), spans, std::min(keep, result.seconds),
-                    std::string(Name(policy)) + ": " + options.model.name + " on " +
-                        options.device.name + ", " + std::to_string(options.requests) + " requests",
-                    std::min(kTimelineRequests, options.requests));
+      WholeFile(path.string())
+          .Finish(TimelineSvg(
+              spans, std::min(kTimelineRequests, options.requests), std::min(keep, result.seconds),
+              std::string(Name(policy)) + ": " + options.model.name + " on " + options.device.name +
+                  ", " + std::to_string(options.requests) + " requests"));
     }
     all["results"].push_back(ResultJson(policy, result));
     rows.push_back({std::string(Name(policy)), Fixed(result.tokens_per_s(), 1),

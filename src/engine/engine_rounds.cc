@@ -141,7 +141,7 @@ void Engine::AfterVerify(Request& request, std::span<const float> logits) {
   request.result.full_cache = std::max(request.result.full_cache, request.full->peak_bytes());
   scheduler_.Verified(request.index, static_cast<int>(accepted));
   if (!request.finished) {
-    Check(request.compressed->AppendTail(*request.full, kept) &&
+    Check(request.compressed->AppendTail(*request.full, first_position, kept) &&
               request.compressed->Pack(compressor_.residual),
           "memory was reserved at admission");
     if (Moves(request)) {

@@ -141,7 +141,7 @@ void KvCache::Write(LayerId layer, int tail_slot, int head, std::span<const floa
             slot % kPageSlots, key, value);
 }
 
-bool KvCache::AppendTail(const KvCache& other, int rows) {
+bool KvCache::AppendTail(const KvCache& other, int first, int rows) {
   Check(other.tail_layout_.format() == tail_layout_.format(), "tails of the same format");
   if (!Extend(rows)) {
     return false;
@@ -150,11 +150,10 @@ bool KvCache::AppendTail(const KvCache& other, int rows) {
   std::vector<float> value(key.size());
   for (int i = 0; i < geometry_.layers; ++i) {
     const LayerId layer{i};
-    const int from = other.tail_slots(layer) - rows;
     const int to = tail_slots(layer) - rows;
     for (int row = 0; row < rows; ++row) {
       for (int head = 0; head < geometry_.kv_heads; ++head) {
-        other.ReadTail(layer, from + row, head, key, value);
+        other.ReadTail(layer, first + row, head, key, value);
         Write(layer, to + row, head, key, value);
       }
     }

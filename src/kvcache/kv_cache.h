@@ -71,9 +71,10 @@ class KvCache {
   void Write(LayerId layer, int tail_slot, int head, std::span<const float> key,
              std::span<const float> value);
 
-  // Adds the last `rows` slots of the tail of `other` to the tail of this cache, in every layer,
-  // bit for bit: both tails have the same format. False where the pool has no room.
-  [[nodiscard]] bool AppendTail(const KvCache& other, int rows);
+  // Adds `rows` slots of the tail of `other`, from its tail slot `first` on, to the tail of this
+  // cache, in every layer, bit for bit: both tails have the same format. False where the pool has
+  // no room.
+  [[nodiscard]] bool AppendTail(const KvCache& other, int first, int rows);
 
   // Adds a packed group of kGroupSlots slots to a layer: keys and values are
   // [kv_heads][kGroupSlots][head_dim]. False where the pool has no room.

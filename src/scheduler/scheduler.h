@@ -163,7 +163,7 @@ class Scheduler {
     int drafted = 0;
     bool draft_ended = false;
     bool doubtful = false;  // the last token drafted
-    int target = 0;  // tokens to draft in this round
+    int target = 0;         // tokens to draft in this round
     std::optional<Reservation> reservation;
     Reload reload = Reload::kNone;
     bool late = false;
@@ -186,6 +186,7 @@ class Scheduler {
   };
 
   FullCacheSize FullCache(const Job& job) const;
+  void PlanIterationTime();
   double ReloadIterations(const Job& job) const;
   bool Reloads(const Job& job) const { return options_.reloads && !job.stays; }
   int WishedDraft(const Job& job) const;
@@ -221,6 +222,8 @@ class Scheduler {
   Bytes transient_;               // of reloads that were started
   Bytes memory_;
   RunningEstimate iteration_s_;
+  RunningEstimate draft_iteration_s_;  // of those without a verify
+  double planned_iteration_s_ = 0.0;   // that reloads are planned with
   RunningEstimate verify_iteration_s_;
   RunningEstimate bandwidth_;
   IterationCosts costs_;

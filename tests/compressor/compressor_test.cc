@@ -148,7 +148,7 @@ TEST(Compress, PacksWholeGroupsBeyondTheResidualAsPackDoes) {
           Compress(compressor, {.full = full, .tap = nullptr, .positions = positions, .heads = 3},
                    1.0, pool);
       KvCache packed(pool, PageKind::kResident, kGeometry, kBf16, kKivi);
-      ASSERT_TRUE(packed.AppendTail(full, positions));
+      ASSERT_TRUE(packed.AppendTail(full, 0, positions));
       ASSERT_TRUE(packed.Pack(residual));
       EXPECT_EQ(compressed.packed_slots(LayerId{0}), packed.packed_slots(LayerId{0}))
           << positions << ' ' << residual;

@@ -146,7 +146,7 @@ RC_GTEST_PROP(KvCache, HoldsWhatPlainRowsWouldHold, (std::uint32_t seed)) {
         break;
       }
       case 2:
-        if (cache.AppendTail(other, rows)) {
+        if (cache.AppendTail(other, other.tail_slots(LayerId{0}) - rows, rows)) {
           for (int i = 0; i < kGeometry.layers; ++i) {
             for (int row = 40 - rows; row < 40; ++row) {
               model.layers[Size(i)].tail.push_back(ReadTailRow(other, LayerId{i}, row));
@@ -260,10 +260,10 @@ TEST(KvCache, RefusedAppendTailChangesNothing) {
   PagePool pool(Bytes{2 * layout.page_bytes()});
   KvCache cache(pool, PageKind::kResident, kGeometry, kF16);
   testing::FillTail(cache, 60, random);
-  EXPECT_FALSE(cache.AppendTail(other, 10));
+  EXPECT_FALSE(cache.AppendTail(other, 0, 10));
   EXPECT_EQ(cache.slots(LayerId{0}), 60);
   EXPECT_EQ(cache.slots(LayerId{1}), 60);
-  EXPECT_TRUE(cache.AppendTail(other, 4));
+  EXPECT_TRUE(cache.AppendTail(other, 0, 4));
 }
 
 TEST(KvCache, PackKeepsAtLeastTheResidualInTheTail) {

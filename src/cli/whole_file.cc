@@ -1,0 +1,33 @@
+#include "cli/whole_file.h"
+
+#include <filesystem>
+#include <system_error>
+
+#include "base/error.h"
+
+namespace vericache {
+
+WholeFile::WholeFile(const std::string& path)
+    : path_(path), part_(path + ".part"), file_(part_, std::ios::binary) {
+  if (!file_) {
+    throw UserError(path + ": cannot be written");
+  }
+}
+
+WholeFile::~WholeFile() {
+  std::error_code ignored;
+  std::filesystem::remove(part_, ignored);
+}
+
+void WholeFile::Finish(const std::string& text) {
+  file_ << text;
+  std::error_code error;
+  if (file_.flush()) {
+    std::filesystem::rename(part_, path_, error);
+  }
+  if (!file_ || error) {
+    throw UserError(path_ + ": cannot be written");
+  }
+}
+
+}  // namespace vericache

@@ -1,0 +1,233 @@
+#include "evaluation/draft_quality.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "base/check.h"
+#include "base/error.h"
+
+namespace vericache {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double SecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+double LogSumExp(std::span<const float> logits) {
+  const double most = *std::ranges::max_element(logits);
+  double sum = 0.0;
+  for (const float logit : logits) {
+    sum += std::exp(static_cast<double>(logit) - most);
+  }
+  return most + std::log(sum);
+}
+
+// KL(p || q) in nats, of the softmax of each.
+double Divergence(std::span<const float> p, std::span<const float> q) {
+  const double log_p = LogSumExp(p);
+  const double log_q = LogSumExp(q);
+  double sum = 0.0;
+  for (std::size_t i = 0; i < p.size(); ++i) {
+    const double a = static_cast<double>(p[i]) - log_p;
+    sum += std::exp(a) * (a - (static_cast<double>(q[i]) - log_q));
+  }
+  return std::max(sum, 0.0);
+}
+
+// The share of the tokens of `text`, from `first` on, in runs that came before: as a whole, and
+// within the first `known` tokens.
+double ShareOfRuns(std::span<const TokenId> text, std::size_t first, std::size_t known) {
+  constexpr std::size_t kRun = Repetition::kRun;
+  if (text.size() <= first) {
+    return 0.0;
+  }
+  std::set<std::vector<TokenId>> runs;
+  std::vector<bool> covered(text.size());
+  std::size_t next = 0;  // run to be known next
+  for (std::size_t begin = first; begin + kRun <= text.size(); ++begin) {
+    for (; next + kRun <= std::min(begin, known); ++next) {
+      runs.emplace(text.begin() + static_cast<std::ptrdiff_t>(next),
+                   text.begin() + static_cast<std::ptrdiff_t>(next + kRun));
+    }
+    const std::vector<TokenId> run(text.begin() + static_cast<std::ptrdiff_t>(begin),
+                                   text.begin() + static_cast<std::ptrdiff_t>(begin + kRun));
+    if (runs.contains(run)) {
+      std::fill_n(covered.begin() + static_cast<std::ptrdiff_t>(begin), kRun, true);
+    }
+  }
+  const auto count =
+      std::count(covered.begin() + static_cast<std::ptrdiff_t>(first), covered.end(), true);
+  return static_cast<double>(count) / static_cast<double>(text.size() - first);
+}
+
+}  // namespace
+
+std::optional<double> RoundQuality::acceptance_length() const {
+  return rounds == 0 ? std::nullopt
+                     : std::optional(static_cast<double>(accepted) / static_cast<double>(rounds));
+}
+
+DraftEvaluation::DraftEvaluation(Transformer& transformer, std::span<const TokenId> prompt,
+                                 const EvaluationOptions& options,
+                                 const std::function<void(int done, int total)>& on_progress)
+    : transformer_(transformer),
+      prompt_(prompt.begin(), prompt.end()),
+      pool_({std::numeric_limits<std::uint64_t>::max()}),
+      full_(pool_, PageKind::kResident, transformer.model().params().geometry(), KvFormat{}) {
+  const ModelParams& params = transformer_.model().params();
+  const int positions = static_cast<int>(prompt.size());
+  if (positions == 0 || positions + options.new_tokens > params.context) {
+    throw UserError("a prompt of " + std::to_string(positions) + " tokens and " +
+                    std::to_string(options.new_tokens) +
+                    " new ones do not fit into the model's context of " +
+                    std::to_string(params.context));
+  }
+  const int window = std::min(options.query_window, positions);
+  if (window > 0) {
+    tap_.emplace(params.layers, params.heads, params.head_dim, Position{positions - window},
+                 window);
+  }
+  const auto start = Clock::now();
+  std::span<const float> last;
+  for (int done = 0; done < positions;) {
+    const int rows = std::min(options.prefill_chunk, positions - done);
+    last = Rows(
+        full_,
+        std::span(prompt_).subspan(static_cast<std::size_t>(done), static_cast<std::size_t>(rows)),
+        done, 1, tap_ ? &*tap_ : nullptr);
+    done += rows;
+    if (on_progress) {
+      on_progress(done, positions + options.new_tokens);
+    }
+  }
+  prefill_s_ = SecondsSince(start);
+  while (true) {
+    logits_.insert(logits_.end(), last.begin(), last.end());
+    const int position = positions + static_cast<int>(continuation_.size());
+    const TokenId token = sampler_.Sample(last, Position{position - 1});
+    continuation_.push_back(token);
+    if (on_progress) {
+      on_progress(position + 1, positions + options.new_tokens);
+    }
+    if (static_cast<int>(continuation_.size()) == options.new_tokens ||
+        (options.is_end && options.is_end(token))) {
+      return;
+    }
+    last = Rows(full_, std::span(&token, 1), position, 1, nullptr);
+  }
+}
+
+// Feeds tokens from `position` on; the logits of the last `outputs` of them.
+std::span<const float> DraftEvaluation::Rows(KvCache& cache, std::span<const TokenId> tokens,
+                                             int position, int outputs, QueryTap* tap) {
+  const int rows = static_cast<int>(tokens.size());
+  if (!cache.Extend(rows)) {
+    throw UserError("too little memory for the caches");
+  }
+  std::vector<Position> positions;
+  std::vector<int> wanted;
+  for (int i = 0; i < rows; ++i) {
+    positions.push_back(Position{position + i});
+    if (i >= rows - outputs) {
+      wanted.push_back(i);
+    }
+  }
+  const AttentionTask task{
+      .cache = &cache, .first_row = 0, .rows = rows, .first_position = position, .tap = tap};
+  return transformer_.Forward({.tokens = tokens,
+                               .positions = positions,
+                               .outputs = wanted,
+                               .tasks = {&task, 1},
+                               .exact = true});
+}
+
+DraftQuality DraftEvaluation::Judge(const Compressor& compressor, double keep,
+                                    std::span<const int> draft_lengths) {
+  const int positions = static_cast<int>(prompt_.size());
+  DraftQuality quality;
+  quality.full = PlainCacheBytes(full_.geometry(), full_.tail_layout().format(), positions);
+  for (const int draft_length : draft_lengths) {
+    const auto start = Clock::now();
+    KvCache cache = MakeCompressed(compressor, keep);
+    const bool first = quality.rounds.empty();
+    if (first) {
+      quality.compress_s = SecondsSince(start);
+      quality.compressed = cache.bytes();
+    }
+    quality.rounds.push_back({.draft_length = draft_length});
+    RunRounds(compressor, std::move(cache), quality.rounds.back(), first ? &quality : nullptr);
+  }
+  return quality;
+}
+
+void DraftEvaluation::RunRounds(const Compressor& compressor, KvCache cache, RoundQuality& quality,
+                                DraftQuality* also) {
+  const int positions = static_cast<int>(prompt_.size());
+  const auto vocabulary = static_cast<std::size_t>(transformer_.model().params().vocabulary);
+  const int tokens = static_cast<int>(continuation_.size());
+  int judged = 0;
+  int agreed = 0;
+  double kl = 0.0;
+  // The token fed first is the last emitted one. As in the engine, a round drafts a token less than
+  // remain, which its verify adds.
+  for (int begin = 0; begin + 2 < tokens;) {
+    const int rows = std::min(quality.draft_length, tokens - 2 - begin);
+    const std::span<const float> logits =
+        Rows(cache,
+             std::span(continuation_)
+                 .subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(rows)),
+             positions + begin, rows, nullptr);
+    int accepted = 0;
+    bool rejected = false;
+    while (accepted < rows && !rejected) {
+      const auto at = static_cast<std::size_t>(begin + accepted + 1);
+      const auto own = logits.subspan(static_cast<std::size_t>(accepted) * vocabulary, vocabulary);
+      rejected = sampler_.Sample(own, Position{positions + begin + accepted}) != continuation_[at];
+      if (also != nullptr) {
+        kl += Divergence(std::span(logits_).subspan(at * vocabulary, vocabulary), own);
+      }
+      accepted += rejected ? 0 : 1;
+    }
+    judged += accepted + (rejected ? 1 : 0);
+    agreed += accepted;
+    if (rejected || rows == quality.draft_length) {
+      quality.rounds += 1;
+      quality.accepted += accepted;
+    }
+    cache.Truncate(rows);
+    if (!cache.AppendTail(full_, positions + begin, accepted + 1) ||
+        !cache.Pack(compressor.residual)) {
+      throw UserError("too little memory for the caches");
+    }
+    begin += accepted + 1;
+  }
+  if (also != nullptr && judged > 0) {
+    also->agreement = static_cast<double>(agreed) / judged;
+    also->kl = kl / judged;
+  }
+}
+
+KvCache DraftEvaluation::MakeCompressed(const Compressor& compressor, double keep) {
+  return Compress(compressor,
+                  {.full = full_,
+                   .tap = tap_ ? &*tap_ : nullptr,
+                   .positions = static_cast<int>(prompt_.size()),
+                   .heads = transformer_.model().params().heads},
+                  keep, pool_);
+}
+
+Repetition DraftEvaluation::repetition() const {
+  std::vector<TokenId> text = prompt_;
+  text.insert(text.end(), continuation_.begin(), continuation_.end());
+  return {.of_itself = ShareOfRuns(continuation_, 0, continuation_.size()),
+          .of_prompt = ShareOfRuns(text, prompt_.size(), prompt_.size())};
+}
+
+}  // namespace vericache
