@@ -61,8 +61,8 @@ bool Scheduler::MakeRoom(Bytes needed) {
   if (room + theirs < needed) {
     return false;
   }
-  std::stable_sort(had_their_turn.begin(), had_their_turn.end(),
-                   [this](int a, int b) { return at(a).turn > at(b).turn; });
+  std::sort(had_their_turn.begin(), had_their_turn.end(),
+            [this](int a, int b) { return std::pair(-at(a).turn, a) < std::pair(-at(b).turn, b); });
   for (const int request : had_their_turn) {
     if (room >= needed) {
       break;
