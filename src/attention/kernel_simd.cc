@@ -250,14 +250,42 @@ HWY_INLINE void ForEachHalfPage(const ChunkInput& input, int begin, int end, con
   }
 }
 
+// The scores of all queries on slots [base, end), base a multiple of kGroupSlots.
+template <class Keys>
+void ScoreSlots(const ChunkInput& input, const Workspace& work, int base, int end) {
+  const PageLayout& layout = *input.segment.layout;
+  const int queries = static_cast<int>(input.visible.size());
+  ForEachHalfPage(input, base, end, [&](int slot, const std::uint8_t* page) HWY_ATTR {
+    const Keys keys(layout, page + layout.KeyOffset(input.kv_head, slot % kPageSlots),
+                    work.scratch);
+    ScoreHalfPage(keys, work, layout.head_dim(), queries, work.scores + (slot - base));
+  });
+}
+
+void Score(const ChunkInput& input, const Workspace& work, int base, int end) {
+  switch (input.segment.layout->format().keys) {
+    case NumberFormat::kF32:
+      return ScoreSlots<PlainKeys<float>>(input, work, base, end);
+    case NumberFormat::kF16:
+      return ScoreSlots<PlainKeys<hwy::float16_t>>(input, work, base, end);
+    case NumberFormat::kBF16:
+      return ScoreSlots<PlainKeys<hwy::bfloat16_t>>(input, work, base, end);
+    case NumberFormat::kQ8:
+      return ScoreSlots<BlockKeys<8>>(input, work, base, end);
+    case NumberFormat::kQ4:
+      return ScoreSlots<BlockKeys<4>>(input, work, base, end);
+    case NumberFormat::kKivi4:
+      return ScoreSlots<GroupedKeys<4>>(input, work, base, end);
+    case NumberFormat::kKivi2:
+      return ScoreSlots<GroupedKeys<2>>(input, work, base, end);
+  }
+}
+
 // Adds the weighted values of slots [begin, end) to the outputs of queries [first, first +
 // queries).
 template <class Values>
 void AccumulateSlots(const ChunkInput& input, const Workspace& work, int begin, int end, int first,
                      int queries, float* out) {
-  if (begin >= end) {
-    return;
-  }
   const PageLayout& layout = *input.segment.layout;
   const int head_dim = layout.head_dim();
   const int base = input.begin / kGroupSlots * kGroupSlots;
@@ -270,8 +298,32 @@ void AccumulateSlots(const ChunkInput& input, const Workspace& work, int begin, 
   });
 }
 
-template <class Keys, class Values>
-void Attend(const ChunkInput& input, std::span<float> floats, const Partial& result) {
+void Accumulate(const ChunkInput& input, const Workspace& work, int begin, int end, int first,
+                int queries, float* out) {
+  if (begin >= end) {
+    return;
+  }
+  switch (input.segment.layout->format().values) {
+    case NumberFormat::kF32:
+      return AccumulateSlots<PlainValues<float>>(input, work, begin, end, first, queries, out);
+    case NumberFormat::kF16:
+      return AccumulateSlots<PlainValues<hwy::float16_t>>(input, work, begin, end, first, queries,
+                                                          out);
+    case NumberFormat::kBF16:
+      return AccumulateSlots<PlainValues<hwy::bfloat16_t>>(input, work, begin, end, first, queries,
+                                                           out);
+    case NumberFormat::kQ8:
+      return AccumulateSlots<BlockValues<8>>(input, work, begin, end, first, queries, out);
+    case NumberFormat::kQ4:
+      return AccumulateSlots<BlockValues<4>>(input, work, begin, end, first, queries, out);
+    case NumberFormat::kKivi4:
+      return AccumulateSlots<GroupedValues<4>>(input, work, begin, end, first, queries, out);
+    case NumberFormat::kKivi2:
+      return AccumulateSlots<GroupedValues<2>>(input, work, begin, end, first, queries, out);
+  }
+}
+
+void AttendChunk(const ChunkInput& input, std::span<float> floats, const Partial& result) {
   const PageLayout& layout = *input.segment.layout;
   const int head_dim = layout.head_dim();
   const int queries = static_cast<int>(input.visible.size());
@@ -284,11 +336,9 @@ void Attend(const ChunkInput& input, std::span<float> floats, const Partial& res
   const int base = input.begin / kGroupSlots * kGroupSlots;
   const int end = std::clamp(*std::max_element(input.visible.begin(), input.visible.end()),
                              input.begin, input.end);
-  ForEachHalfPage(input, input.begin, end, [&](int slot, const std::uint8_t* page) HWY_ATTR {
-    const Keys keys(layout, page + layout.KeyOffset(input.kv_head, slot % kPageSlots),
-                    work.scratch);
-    ScoreHalfPage(keys, work, head_dim, queries, work.scores + (slot - base));
-  });
+  if (input.begin < end) {
+    Score(input, work, base, end);
+  }
   std::fill(result.out.begin(), result.out.end(), 0.0F);
   for (int q = 0; q < queries; ++q) {
     const auto i = static_cast<std::size_t>(q);
@@ -300,42 +350,10 @@ void Attend(const ChunkInput& input, std::span<float> floats, const Partial& res
   // that a query must not see may hold an infinity, which a weight of 0 would turn into a NaN.
   const int seen_by_all =
       std::clamp(*std::min_element(input.visible.begin(), input.visible.end()), input.begin, end);
-  AccumulateSlots<Values>(input, work, input.begin, seen_by_all, 0, queries, result.out.data());
+  Accumulate(input, work, input.begin, seen_by_all, 0, queries, result.out.data());
   for (int q = 0; q < queries; ++q) {
-    AccumulateSlots<Values>(input, work, seen_by_all,
-                            std::min(end, input.visible[static_cast<std::size_t>(q)]), q, 1,
-                            result.out.data());
-  }
-}
-
-template <class Keys>
-void AttendWithKeys(const ChunkInput& input, std::span<float> floats, const Partial& result) {
-  switch (input.segment.layout->format().values) {
-    case NumberFormat::kF32:
-      return Attend<Keys, PlainValues<float>>(input, floats, result);
-    case NumberFormat::kF16:
-      return Attend<Keys, PlainValues<hwy::float16_t>>(input, floats, result);
-    case NumberFormat::kBF16:
-      return Attend<Keys, PlainValues<hwy::bfloat16_t>>(input, floats, result);
-    case NumberFormat::kKivi4:
-      return Attend<Keys, GroupedValues<4>>(input, floats, result);
-    case NumberFormat::kKivi2:
-      return Attend<Keys, GroupedValues<2>>(input, floats, result);
-  }
-}
-
-void AttendChunk(const ChunkInput& input, std::span<float> floats, const Partial& result) {
-  switch (input.segment.layout->format().keys) {
-    case NumberFormat::kF32:
-      return AttendWithKeys<PlainKeys<float>>(input, floats, result);
-    case NumberFormat::kF16:
-      return AttendWithKeys<PlainKeys<hwy::float16_t>>(input, floats, result);
-    case NumberFormat::kBF16:
-      return AttendWithKeys<PlainKeys<hwy::bfloat16_t>>(input, floats, result);
-    case NumberFormat::kKivi4:
-      return AttendWithKeys<GroupedKeys<4>>(input, floats, result);
-    case NumberFormat::kKivi2:
-      return AttendWithKeys<GroupedKeys<2>>(input, floats, result);
+    Accumulate(input, work, seen_by_all, std::min(end, input.visible[static_cast<std::size_t>(q)]),
+               q, 1, result.out.data());
   }
 }
 

@@ -40,8 +40,10 @@ HWY_INLINE VF LoadPlain(const hwy::bfloat16_t* at) {
 template <int kBits>
 HWY_INLINE VF LoadCodes(const std::uint8_t* group, int i) {
   const hn::RebindToSigned<DF> di;
-  if constexpr (kBits == 4) {
-    const hn::Rebind<std::uint8_t, DF> d8;
+  const hn::Rebind<std::uint8_t, DF> d8;
+  if constexpr (kBits == 8) {
+    return hn::ConvertTo(DF(), hn::PromoteTo(di, hn::LoadU(d8, group + i)));
+  } else if constexpr (kBits == 4) {
     const auto codes = hn::PromoteTo(di, hn::LoadU(d8, group + i % 16));
     const auto shifted = i < 16 ? codes : hn::ShiftRight<4>(codes);
     return hn::ConvertTo(DF(), hn::And(shifted, hn::Set(di, 15)));
@@ -134,6 +136,54 @@ class GroupedValues {
   const std::uint8_t* codes_;
   int head_dim_;
   int groups_;
+  const float* scales_;
+};
+
+// Blocks of channels of one key, with a scale and no minimum.
+template <int kBits>
+class BlockKeys {
+ public:
+  BlockKeys(const PageLayout& layout, const std::uint8_t* half_block, float* scratch)
+      : codes_(half_block), scales_(scratch) {
+    LoadScales(half_block + CodeBytes(layout.format().keys, layout.head_dim() * kGroupSlots),
+               layout.head_dim(), scratch);
+  }
+  HWY_INLINE VF Load(int channel, int slot) const {
+    const VF code = hn::Sub(LoadCodes<kBits>(codes_ + channel * 4 * kBits, slot),
+                            hn::Set(DF(), static_cast<float>(1 << (kBits - 1))));
+    return hn::Mul(code, hn::LoadU(DF(), scales_ + channel / kGroupSlots * kGroupSlots + slot));
+  }
+
+ private:
+  const std::uint8_t* codes_;
+  const float* scales_;  // [block of channels][slot]
+};
+
+// The same of one value.
+template <int kBits>
+class BlockValues {
+ public:
+  BlockValues(const PageLayout& layout, const std::uint8_t* block, int first_slot, float* scratch)
+      : codes_(block + first_slot * layout.head_dim() * kBits / 8),
+        head_dim_(layout.head_dim()),
+        blocks_(layout.head_dim() / kGroupSlots),
+        scales_(scratch) {
+    LoadScales(block + CodeBytes(layout.format().values, layout.head_dim() * kPageSlots) +
+                   first_slot * blocks_ * static_cast<int>(sizeof(std::uint16_t)),
+               kGroupSlots * blocks_, scratch);
+  }
+  HWY_INLINE VF Load(int slot, int channel) const {
+    const int block = channel / kGroupSlots;
+    const std::uint8_t* codes = codes_ + (slot * head_dim_ + block * kGroupSlots) * kBits / 8;
+    const VF code = hn::Sub(LoadCodes<kBits>(codes, channel % kGroupSlots),
+                            hn::Set(DF(), static_cast<float>(1 << (kBits - 1))));
+    return hn::Mul(code, hn::Set(DF(), scales_[slot * blocks_ + block]));
+  }
+
+ private:
+  const std::uint8_t* codes_;
+  int head_dim_;
+  int blocks_;
   const float* scales_;
 };
 

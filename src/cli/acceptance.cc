@@ -45,7 +45,7 @@ struct Cell {
 };
 
 std::vector<NamedPrompt> GatherPrompts(const AcceptanceArguments& arguments,
-                                       const Tokenizer& tokenizer) {
+                                       const Tokenizer& tokenizer, int context) {
   std::vector<PromptText> texts;
   std::vector<std::string> names;
   if (!arguments.prompts.empty()) {
@@ -61,27 +61,29 @@ std::vector<NamedPrompt> GatherPrompts(const AcceptanceArguments& arguments,
       }
     }
     for (const std::string& name : names) {
-      texts.push_back(MakeWorkload(
-          name, arguments.context, arguments.seed, [&tokenizer](const std::string& text) {
-            return static_cast<int>(tokenizer.Encode(text, /*special=*/false).size());
-          }));
+      texts.push_back(MakeWorkload(name, arguments.context, arguments.seed, CounterOf(tokenizer)));
     }
   }
   std::vector<NamedPrompt> prompts;
   for (std::size_t i = 0; i < texts.size(); ++i) {
-    const bool chat = !texts[i].messages.empty();
     prompts.push_back(
-        {.workload = names[i],
-         .tokens = tokenizer.Encode(
-             chat ? tokenizer.ApplyChatTemplate(texts[i].messages) : texts[i].text, chat)});
+        {.workload = names[i], .tokens = EncodePrompt(texts[i], /*chat=*/false, tokenizer)});
+    const std::size_t tokens = prompts.back().tokens.size();
+    if (tokens + static_cast<std::size_t>(arguments.new_tokens) >
+        static_cast<std::size_t>(context)) {
+      throw UserError(names[i] + " has " + std::to_string(tokens) + " tokens, which with " +
+                      std::to_string(arguments.new_tokens) +
+                      " new ones are more than the model's context of " + std::to_string(context));
+    }
   }
   return prompts;
 }
 
 // Every compressor at every keep ratio; those that drop nothing once.
-std::vector<Cell> Cells(const AcceptanceArguments& arguments) {
+std::vector<Cell> Cells(const AcceptanceArguments& arguments, const CacheGeometry& geometry) {
   std::vector<std::string> names = arguments.compressors;
-  if (names.empty()) {
+  const bool all = names.empty();
+  if (all) {
     names = CompressorNames();
     const std::vector<std::string> alone = names;
     for (const std::string& scorer : alone) {
@@ -94,7 +96,18 @@ std::vector<Cell> Cells(const AcceptanceArguments& arguments) {
   }
   std::vector<Cell> cells;
   for (const std::string& name : names) {
-    const bool drops = MakeCompressor(name).scorer != nullptr;
+    const Compressor compressor = MakeCompressor(name);
+    const bool drops = compressor.scorer != nullptr;
+    try {
+      if (compressor.format) {
+        const PageLayout layout(*compressor.format, geometry);  // whether the model's heads suit it
+      }
+    } catch (const UserError&) {
+      if (all) {
+        continue;
+      }
+      throw;
+    }
     for (const double keep : drops ? arguments.keeps : std::vector<double>{1.0}) {
       cells.push_back({.compressor = name, .keep = keep, .by_prompt = {}});
     }
@@ -189,7 +202,9 @@ void RunAcceptance(const AcceptanceArguments& arguments) {
   if (!arguments.plot.empty()) {
     plot.emplace(arguments.plot);
   }
-  std::vector<Cell> cells = Cells(arguments);
+  const Model model(arguments.model, arguments.threads);
+  const Tokenizer tokenizer(arguments.model);
+  std::vector<Cell> cells = Cells(arguments, model.params().geometry());
   EvaluationOptions options{.new_tokens = arguments.new_tokens};
   std::vector<Compressor> compressors;
   for (const Cell& cell : cells) {
@@ -197,11 +212,10 @@ void RunAcceptance(const AcceptanceArguments& arguments) {
     const TokenScorer* scorer = compressors.back().scorer.get();
     options.query_window = std::max(options.query_window, scorer ? scorer->query_window() : 0);
   }
-  const Model model(arguments.model, arguments.threads);
-  const Tokenizer tokenizer(arguments.model);
   options.is_end = [&tokenizer](TokenId token) { return tokenizer.IsEnd(token); };
   Transformer transformer(model, arguments.threads);
-  const std::vector<NamedPrompt> prompts = GatherPrompts(arguments, tokenizer);
+  const std::vector<NamedPrompt> prompts =
+      GatherPrompts(arguments, tokenizer, model.params().context);
 
   ProgressBar progress;
   std::vector<std::vector<std::string>> about = {

@@ -167,7 +167,7 @@ void RunBench(BenchArguments& arguments) {
   arguments.engine.Resolve();
   const Model model(arguments.model, options.threads);
   const Tokenizer tokenizer(arguments.model);
-  arguments.engine.ResolveFor(model);
+  arguments.engine.ResolveRest();
   // Every batch begins with the same prompts, so that a kept prefix serves all runs.
   const std::vector<TokenId> text = tokenizer.Encode(ReadText(arguments.text), /*special=*/false);
   const int most = *std::max_element(arguments.batches.begin(), arguments.batches.end());

@@ -69,9 +69,11 @@ EngineArguments::EngineArguments() {
 
 void EngineArguments::AddTo(CLI::App& command) {
   command
-      .add_option("--compressor", options.compressor,
-                  "none, a drop method (streamingllm, snapkv), a format (kivi4, kivi2) or both "
-                  "(snapkv+kivi4)")
+      .add_option(
+          "--compressor", options.compressor,
+          "none, a drop method (streamingllm, snapkv), a format (q8, q4, kivi4, kivi2, or one "
+          "each, k=q8,v=q4) or both (snapkv+kivi4); with options: "
+          "snapkv:window=64,kernel=7")
       ->capture_default_str();
   command.add_option("--keep", options.keep, "Share of the positions to keep, in (0, 1]")
       ->capture_default_str();
@@ -116,12 +118,12 @@ void EngineArguments::Resolve() {
   ValidateOptions(options);
 }
 
-void EngineArguments::ResolveFor(const Model& model) {
+void EngineArguments::ResolveRest() {
   if (fast_memory.empty()) {
     options.fast_memory = AvailableMemory();
   }
   if (!prefixes.empty()) {
-    options.prefixes = MakePrefixStore(prefixes, model);
+    options.prefixes = MakePrefixStore(prefixes);
   }
 }
 

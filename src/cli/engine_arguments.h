@@ -26,8 +26,8 @@ struct EngineArguments {
   // UserError.
   void Resolve();
 
-  // What depends on the model, and on the memory that it leaves. Throws UserError.
-  void ResolveFor(const Model& model);
+  // What depends on the memory that a loaded model leaves, and is opened only then. Throws UserError.
+  void ResolveRest();
 };
 
 // Throws UserError, listing the known ones.

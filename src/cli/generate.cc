@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <fstream>
 #include <memory>
+#include <random>
 
 #include "base/error.h"
 #include "cli/commands.h"
@@ -23,6 +24,7 @@ struct GenerateArguments {
   std::string prompt_file;
   std::string prompts;
   bool chat = false;
+  SamplingOptions sampling;
   int max_tokens = 256;
   std::string policy = "vericache";
   bool json = false;
@@ -40,19 +42,15 @@ std::vector<PromptText> GatherPrompts(const GenerateArguments& arguments, bool h
   return {prompt};
 }
 
-Prompt Encode(const PromptText& given, const GenerateArguments& arguments,
+// `index`: of all prompts, each of which has a seed of its own.
+Prompt Encode(const PromptText& given, std::size_t index, const GenerateArguments& arguments,
               const Tokenizer& tokenizer) {
-  if (given.messages.empty() && given.text.empty()) {
-    throw UserError("the prompt is empty");
-  }
-  std::vector<ChatMessage> messages = given.messages;
-  if (messages.empty() && arguments.chat) {
-    messages.push_back({.role = "user", .content = given.text});
-  }
-  const std::string text = messages.empty() ? given.text : tokenizer.ApplyChatTemplate(messages);
-  return {.id = given.id,
-          .tokens = tokenizer.Encode(text, /*special=*/true),
-          .max_tokens = given.max_tokens.value_or(arguments.max_tokens)};
+  Prompt prompt{.id = given.id,
+                .tokens = EncodePrompt(given, arguments.chat, tokenizer),
+                .max_tokens = given.max_tokens.value_or(arguments.max_tokens),
+                .sampling = arguments.sampling};
+  prompt.sampling.seed += index;
+  return prompt;
 }
 
 // Writes texts to standard output as they are verified: one request at a time, in their order, the
@@ -138,7 +136,7 @@ void RunGenerate(GenerateArguments arguments, bool has_prompt) {
   });
   const Model model(arguments.model, options.threads);
   const Tokenizer tokenizer(arguments.model);
-  arguments.engine.ResolveFor(model);
+  arguments.engine.ResolveRest();
   options.is_end = [&tokenizer](TokenId token) { return tokenizer.IsEnd(token); };
   for (const TypeReport& report : model.reports()) {
     if (!report.exact) {
@@ -202,7 +200,7 @@ void RunGenerate(GenerateArguments arguments, bool has_prompt) {
       printer.SetHeader(i, "=== " + given[i].id + "\n");
     }
     try {
-      engine.Submit(Encode(given[i], arguments, tokenizer));
+      engine.Submit(Encode(given[i], i, arguments, tokenizer));
     } catch (const UserError& error) {
       throw UserError(given.size() == 1 ? error.what()
                                         : "prompt " + given[i].id + ": " + error.what());
@@ -220,6 +218,36 @@ void RunGenerate(GenerateArguments arguments, bool has_prompt) {
   if (failed) {
     throw RequestFailed();
   }
+}
+
+void AddSampling(CLI::App& command, GenerateArguments& arguments) {
+  SamplingOptions& sampling = arguments.sampling;
+  command
+      .add_option(
+          "--temperature", sampling.temperature,
+          "Of sampling; 0: the most likely token. Whatever it is, output is that of the full "
+          "cache with the same seed")
+      ->capture_default_str();
+  command.add_option("--top-k", sampling.top_k, "Sample from so many tokens; 0: from all")
+      ->capture_default_str();
+  command
+      .add_option("--top-p", sampling.top_p, "Sample from the fewest tokens of this probability")
+      ->capture_default_str();
+  command
+      .add_option("--min-p", sampling.min_p,
+                  "Sample from tokens of at least this share of the largest probability")
+      ->capture_default_str();
+  command
+      .add_option("--presence-penalty", sampling.presence_penalty,
+                  "Off the logit of tokens that were emitted")
+      ->capture_default_str();
+  command
+      .add_option("--frequency-penalty", sampling.frequency_penalty,
+                  "Off the logit of a token for each time that it was emitted")
+      ->capture_default_str();
+  command.add_option("--seed", sampling.seed,
+                     "Of sampling, plus the number of the prompt (default: another one each time, "
+                     "which --json shows)");
 }
 
 }  // namespace
@@ -246,6 +274,7 @@ void AddGenerate(CLI::App& app) {
           "full: decode on the full cache; lossy: drafts are the output; vericache: drafts "
           "are verified; lockstep: all at the same time; auto: drafts only where it pays")
       ->capture_default_str();
+  AddSampling(*command, *arguments);
   command->add_option("--batch", arguments->batch, "Prompts in flight at once")
       ->capture_default_str();
   arguments->engine.AddTo(*command);
@@ -256,6 +285,8 @@ void AddGenerate(CLI::App& app) {
       "Examples:\n"
       "  vericache generate -m model.gguf -p 'Once upon a time' -n 64\n"
       "  vericache generate -m model.gguf --chat -f question.txt --compressor kivi4\n"
+      "  vericache generate -m model.gguf -p 'Once upon a time' --temperature 0.8 --top-p 0.95 "
+      "--seed 1\n"
       "  cat long.txt | vericache generate -m model.gguf -f - --compressor snapkv+kivi4 --keep "
       "0.3\n"
       "  vericache generate -m model.gguf --prompts prompts.jsonl --batch 4 --json > out.jsonl\n"
@@ -265,6 +296,10 @@ void AddGenerate(CLI::App& app) {
   command->callback([=] {
     if (prompt->empty() && prompt_file->empty() && prompts->empty()) {
       throw UserError("no prompt: give --prompt, --prompt-file or --prompts");
+    }
+    ValidateSampling(arguments->sampling);
+    if (command->count("--seed") == 0) {
+      arguments->sampling.seed = std::random_device()();
     }
     RunGenerate(*arguments, !prompt->empty());
   });

@@ -122,11 +122,16 @@ nlohmann::ordered_json ToJson(const Result& result, const std::string& text,
     object["compressor"] = options.compressor;
     object["keep"] = MakeCompressor(options.compressor).scorer ? options.keep : 1.0;
   }
+  if (result.sampling.temperature > 0.0) {
+    object["temperature"] = result.sampling.temperature;
+    object["seed"] = result.sampling.seed;
+  }
   object["rounds"] = result.rounds;
   object["drafted_tokens"] = result.drafted_tokens;
   object["accepted_tokens"] = result.accepted_tokens;
   object["reloads"] = result.reloads;
   object["reused_tokens"] = result.reused_tokens;
+  object["reused_compressed"] = result.reused_compressed;
   object["acceptance_length"] = result.acceptance_length();
   object["prefill_tokens_per_s"] = result.prefill_tokens_per_s();
   object["decode_tokens_per_s"] = result.decode_tokens_per_s();

@@ -7,8 +7,12 @@
 
 namespace vericache {
 
-WholeFile::WholeFile(const std::string& path)
-    : path_(path), part_(path + ".part"), file_(part_, std::ios::binary) {
+WholeFile::WholeFile(const std::string& path) : path_(path), part_(path + ".part") {
+  std::error_code ignored;
+  if (std::filesystem::exists(path, ignored) && !std::filesystem::is_regular_file(path, ignored)) {
+    part_ = path;  // a pipe or a terminal
+  }
+  file_.open(part_, std::ios::binary);
   if (!file_) {
     throw UserError(path + ": cannot be written");
   }
@@ -16,13 +20,15 @@ WholeFile::WholeFile(const std::string& path)
 
 WholeFile::~WholeFile() {
   std::error_code ignored;
-  std::filesystem::remove(part_, ignored);
+  if (part_ != path_) {
+    std::filesystem::remove(part_, ignored);
+  }
 }
 
 void WholeFile::Finish(const std::string& text) {
   file_ << text;
   std::error_code error;
-  if (file_.flush()) {
+  if (file_.flush() && part_ != path_) {
     std::filesystem::rename(part_, path_, error);
   }
   if (!file_ || error) {

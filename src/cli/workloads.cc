@@ -25,10 +25,8 @@ void List() {
 
 void Show(const ShowArguments& arguments) {
   const Tokenizer tokenizer(arguments.model);
-  const PromptText prompt = MakeWorkload(
-      arguments.name, arguments.context, arguments.seed, [&tokenizer](const std::string& text) {
-        return static_cast<int>(tokenizer.Encode(text, /*special=*/false).size());
-      });
+  const PromptText prompt =
+      MakeWorkload(arguments.name, arguments.context, arguments.seed, CounterOf(tokenizer));
   nlohmann::ordered_json object;
   object["id"] = prompt.id;
   if (prompt.messages.empty()) {

@@ -10,18 +10,24 @@
 namespace vericache {
 namespace {
 
-// Reads kept rows of the full cache, one head at a time.
+// The kept rows of a layer of the full cache, one head at a time.
 class KeptRows {
  public:
   KeptRows(const KvCache& full, LayerId layer, const LayerSelection& selection)
       : full_(full), layer_(layer), selection_(selection) {}
 
   void Read(int slot, int head, std::span<float> key, std::span<float> value) const {
-    const int position = selection_[static_cast<std::size_t>(head)][static_cast<std::size_t>(slot)];
-    full_.ReadTail(layer_, position, head, key, value);
+    full_.ReadTail(layer_, Position(slot, head), head, key, value);
+  }
+  void Copy(int slot, int head, KvCache& cache, int tail_slot) const {
+    cache.CopySlot(layer_, tail_slot, head, full_, Position(slot, head));
   }
 
  private:
+  int Position(int slot, int head) const {
+    return selection_[static_cast<std::size_t>(head)][static_cast<std::size_t>(slot)];
+  }
+
   const KvCache& full_;
   LayerId layer_;
   const LayerSelection& selection_;
@@ -52,8 +58,7 @@ bool FillLayer(const KeptRows& rows, int count, int packed, LayerId layer, KvCac
   }
   for (int slot = packed; slot < count; ++slot) {
     for (int head = 0; head < geometry.kv_heads; ++head) {
-      rows.Read(slot, head, row(keys, 0, 0), row(values, 0, 0));
-      cache.Write(layer, slot - packed, head, row(keys, 0, 0), row(values, 0, 0));
+      rows.Copy(slot, head, cache, slot - packed);
     }
   }
   return true;

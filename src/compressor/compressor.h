@@ -52,8 +52,9 @@ struct Compressor {
 };
 
 // Makes a compressor from its name: a scorer, a format, or both joined by '+', each with options
-// where wanted ("snapkv:window=32,kernel=7+kivi4"), or "none", which copies the full cache. Throws
-// UserError, listing what is known, for any other.
+// where wanted ("snapkv:window=32,kernel=7+kivi4"), or "none", which copies the full cache. A
+// format may also be two, of keys and of values: "k=q8,v=q4". Throws UserError, listing what is
+// known, for any other.
 Compressor MakeCompressor(std::string_view name);
 
 // Names that MakeCompressor knows, without combinations.

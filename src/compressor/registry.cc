@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <memory>
 #include <string>
@@ -45,6 +46,14 @@ constexpr std::array kScorers = {
 };
 
 constexpr std::array kFormats = {
+    FormatEntry{"q8",
+                [](MethodOptions& options) {
+                  return Packing{{NumberFormat::kQ8, NumberFormat::kQ8}, Residual(options, 0)};
+                }},
+    FormatEntry{"q4",
+                [](MethodOptions& options) {
+                  return Packing{{NumberFormat::kQ4, NumberFormat::kQ4}, Residual(options, 0)};
+                }},
     FormatEntry{"kivi4",
                 [](MethodOptions& options) {
                   return Packing{{NumberFormat::kKivi4, NumberFormat::kKivi4},
@@ -57,18 +66,41 @@ constexpr std::array kFormats = {
                 }},
 };
 
-[[noreturn]] void RefuseName(std::string_view name) {
+std::string Known() {
   std::string known;
   for (const std::string& each : CompressorNames()) {
     known += (known.empty() ? "" : ", ") + each;
   }
-  throw UserError("unknown compressor '" + std::string(name) + "'; known are " + known +
-                  ", and a drop method with a format, such as snapkv+kivi4");
+  return known;
+}
+
+[[noreturn]] void RefuseName(std::string_view name, std::string_view part) {
+  const auto is_part = [part](const auto& entry) { return entry.name == part; };
+  if (std::ranges::any_of(kScorers, is_part) || std::ranges::any_of(kFormats, is_part)) {
+    throw UserError("'" + std::string(name) +
+                    "' has two drop methods, or two formats; it may have " + "one of each, of " +
+                    Known());
+  }
+  throw UserError("unknown compressor '" + std::string(name) + "'; known are " + Known() +
+                  ", formats of keys and values, such as k=q8,v=q4, and a drop method with a "
+                  "format, such as snapkv+kivi4");
+}
+// Keys and values each in a format of their own: "k=q8,v=q4".
+Packing EachInItsOwn(MethodOptions& options) {
+  constexpr std::array<std::string_view, 7> kNames = {"f32", "f16",   "bf16", "q8",
+                                                      "q4",  "kivi4", "kivi2"};
+  const auto format = [&](std::string_view which) {
+    return *ParseNumberFormat(options.Word(which, "f16", kNames));
+  };
+  const NumberFormat keys = format("k");
+  const NumberFormat values = format("v");
+  const auto is_kivi = [](NumberFormat each) { return IsGrouped(each) && !IsBlocked(each); };
+  return {{keys, values}, Residual(options, is_kivi(keys) || is_kivi(values) ? kKiviResidual : 0)};
 }
 
 // Whether the part was taken: it names a method of a kind that the compressor has not yet.
 bool Take(std::string_view method, std::string_view text, Compressor& compressor) {
-  MethodOptions options(method, text);
+  MethodOptions options(method.empty() ? "a pair of formats" : method, text);
   for (const ScorerEntry& entry : kScorers) {
     if (entry.name == method && !compressor.scorer) {
       compressor.scorer = entry.make(options);
@@ -84,6 +116,13 @@ bool Take(std::string_view method, std::string_view text, Compressor& compressor
       compressor.residual = packing.residual;
       return true;
     }
+  }
+  if (method.empty() && !text.empty() && !compressor.format) {
+    const Packing packing = EachInItsOwn(options);
+    options.CheckAllKnown();
+    compressor.format = packing.format;
+    compressor.residual = packing.residual;
+    return true;
   }
   return false;
 }
@@ -127,9 +166,12 @@ Compressor MakeCompressor(std::string_view name) {
     const std::string_view part = name.substr(begin, end - begin);
     begin = end + 1;
     const std::size_t colon = std::min(part.find(':'), part.size());
-    const std::string_view text = part.substr(std::min(colon + 1, part.size()));
-    if (!Take(part.substr(0, colon), text, compressor)) {
-      RefuseName(name);
+    const bool options_alone = colon == part.size() && part.find('=') != std::string_view::npos;
+    const std::string_view method = options_alone ? "" : part.substr(0, colon);
+    const std::string_view text =
+        options_alone ? part : part.substr(std::min(colon + 1, part.size()));
+    if (!Take(method, text, compressor)) {
+      RefuseName(name, method);
     }
   }
   return compressor;

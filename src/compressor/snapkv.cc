@@ -55,7 +55,7 @@ std::vector<float> AveragePool(const std::vector<float>& scores, int kernel) {
 }  // namespace
 
 SnapKv::SnapKv(MethodOptions& options)
-    : window_(options.Integer("window", kWindow, 1, 4096)),
+    : window_(options.Integer("window", kWindow, 1, 256)),
       kernel_(options.Integer("kernel", kKernel, 1, 4095)) {
   if (kernel_ % 2 == 0) {
     throw UserError("the option kernel of snapkv is odd, not " + std::to_string(kernel_));

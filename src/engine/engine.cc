@@ -30,7 +30,11 @@ Engine::Engine(const Model& model, EngineOptions options, EngineEvents events)
     moves_.emplace(options_.full_store, GroupOf(model, full_format_), *link_);
   }
   if (options_.prefixes) {
-    prefixes_.emplace(options_.prefixes, model, *link_);
+    const std::string compressed_as =
+        options_.policy == Policy::kFull
+            ? ""
+            : options_.compressor + " " + std::to_string(options_.keep);
+    prefixes_.emplace(options_.prefixes, model, compressed_as, *link_);
   }
 }
 
@@ -49,6 +53,7 @@ int Engine::Submit(Prompt prompt) {
     throw UserError("the prompt has " + std::to_string(size) + " tokens, the model's context " +
                     std::to_string(context));
   }
+  ValidateSampling(prompt.sampling);
   if (prompt.max_tokens < 1) {
     throw UserError("--max-tokens must be at least 1");
   }
@@ -76,6 +81,8 @@ int Engine::Submit(Prompt prompt) {
   request->index = submitted_++;
   request->result.id = prompt.id;
   request->result.prompt_tokens = size;
+  request->result.sampling = prompt.sampling;
+  request->sampler = Sampler(prompt.sampling);
   request->prompt = std::move(prompt);
   results_.emplace_back();
   const int index = request->index;
@@ -136,7 +143,7 @@ void Engine::CollectMoves() {
       Finish(*request);
     } else if (move->kind == Move::Kind::kReloaded) {
       scheduler_.Reloaded(index, move->bytes, move->seconds);
-    } else if (!std::exchange(request->saved, true)) {  // all of it
+    } else if (std::exchange(request->leaving, false)) {
       request->full.reset();
       scheduler_.Stored(index);
     }
@@ -171,12 +178,13 @@ void Engine::StartReload(Request& request) {
   moves_->Reload(request, request.full_slots(), scheduler_.DueOf(request.index));
 }
 
-void Engine::SwapOut(Request& request) {
-  if (request.saved) {
+void Engine::MoveOut(Request& request, bool at_once) {
+  if (at_once) {
     moves_->SaveRows(request, request.full_slots());
     request.full.reset();
   } else {
     moves_->SaveAll(request, request.full_slots());
+    request.leaving = true;
   }
 }
 
@@ -222,11 +230,13 @@ bool Engine::Step() {
   }
   CollectMoves();
   const IterationPlan& plan = scheduler_.Plan();
-  for (const int index : plan.swap_out) {
-    SwapOut(*requests_.at(index));
+  for (const SwapOut& out : plan.swap_out) {
+    MoveOut(*requests_.at(out.request), out.at_once);
   }
+  bool ready = false;  // a request that has no rows in the plan, but could have
   for (const int index : plan.admit) {
     Begin(*requests_.at(index));
+    ready = ready || requests_.at(index)->prefilled > 0;
   }
   for (const int index : plan.reload) {
     StartReload(*requests_.at(index));
@@ -235,7 +245,7 @@ bool Engine::Step() {
     if (requests_.empty()) {
       return false;
     }
-    if (link_) {
+    if (link_ && !ready) {
       link_->WaitForOne(stop_);
     }
     scheduler_.EndIteration(std::nullopt);

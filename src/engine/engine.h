@@ -15,7 +15,6 @@
 #include "engine/prefixes.h"
 #include "engine/request.h"
 #include "model/transformer.h"
-#include "sampling/sampler.h"
 #include "scheduler/scheduler.h"
 
 namespace vericache {
@@ -47,7 +46,8 @@ class Engine {
   Engine(const Model& model, EngineOptions options, EngineEvents events = {});
 
   // Queues a request; returns its index. Throws UserError, and queues nothing, where the prompt is
-  // empty or longer than the model's context, or where its caches can never fit into memory.
+  // empty or longer than the model's context, its sampling options are out of range, or its caches
+  // can never fit into memory.
   int Submit(Prompt prompt);
 
   // Runs one iteration. False where nothing is left to do. Throws Interrupted where `stop` said so.
@@ -81,7 +81,7 @@ class Engine {
   PageKind KindOfFull(const Request& request) const;
   bool Moves(const Request& request) const;
   void StartReload(Request& request);
-  void SwapOut(Request& request);
+  void MoveOut(Request& request, bool at_once);
   void PrepareRows(const RowGroup& group, Request& request);
   void Compute(std::span<const RowGroup> plan);
   void Finish(Request& request);
@@ -99,7 +99,6 @@ class Engine {
   EngineEvents events_;
   Compressor compressor_;
   KvFormat full_format_;
-  Sampler sampler_;
   Transformer transformer_;
   Bytes memory_limit_;  // for all caches
   PagePool fast_pool_;

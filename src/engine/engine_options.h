@@ -21,6 +21,7 @@ struct EngineOptions {
   int batch = 1;                // requests in flight, at most
   int prefill_chunk = 512;      // rows of prefill in an iteration, at most
   int threads = 1;
+  int turn = 64;  // tokens that a full cache stays in fast memory, at least, where they take turns
   Bytes fast_memory;         // budget for caches in fast memory, and for `weights_share`
   double weights_share = 0;  // of the weights' bytes that count against it, in [0, 1]
   // Where full caches live while they are not in fast memory. In memory and without a bandwidth

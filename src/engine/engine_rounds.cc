@@ -37,7 +37,7 @@ void Engine::AfterPrefill(Request& request, const RowGroup& group, std::span<con
   if (request.prefilled < request.prompt_size()) {
     return;
   }
-  const TokenId token = sampler_.Sample(logits, Position{request.prompt_size() - 1});
+  const TokenId token = request.sampler.Sample(logits, Position{request.prompt_size() - 1});
   Emit(request, token, logits);
   if (options_.policy != Policy::kFull && !request.finished) {
     MakeCompressed(request);
@@ -55,19 +55,26 @@ void Engine::AfterPrefill(Request& request, const RowGroup& group, std::span<con
 }
 
 void Engine::MakeCompressed(Request& request) {
-  request.compressed.emplace(Compress(compressor_,
-                                      {.full = *request.full,
-                                       .tap = request.tap.get(),
-                                       .positions = request.prompt_size(),
-                                       .heads = model_.params().heads},
-                                      options_.keep, fast_pool_));
+  request.compressed.emplace(fast_pool_, PageKind::kResident, model_.params().geometry(),
+                             full_format_, compressor_.format);
+  const auto kept = std::exchange(request.compressed_bytes, nullptr);
+  request.result.reused_compressed = kept && request.compressed->Restore(*kept);
+  if (!request.result.reused_compressed) {
+    request.compressed.reset();
+    request.compressed.emplace(Compress(compressor_,
+                                        {.full = *request.full,
+                                         .tap = request.tap.get(),
+                                         .positions = request.prompt_size(),
+                                         .heads = model_.params().heads},
+                                        options_.keep, fast_pool_));
+  }
   request.tap.reset();
   request.result.full_cache = request.full->peak_bytes();
   if (prefixes_ && options_.policy != Policy::kLossy) {
     prefixes_->StartSave(request);
   }
   if (Moves(request)) {
-    moves_->SaveAll(request, request.prompt_size());
+    MoveOut(request, /*at_once=*/false);
   } else if (options_.policy == Policy::kLossy) {
     request.full.reset();
     if (Reloads(options_)) {
@@ -80,7 +87,8 @@ void Engine::MakeCompressed(Request& request) {
 }
 
 void Engine::AfterDecode(Request& request, std::span<const float> logits) {
-  const TokenId token = sampler_.Sample(logits, Position{request.position()});
+  const TokenId token =
+      request.sampler.Sample(logits, Position{request.position()}, {request.result.tokens, {}});
   Emit(request, token, logits);
   scheduler_.Decoded(request.index);
   if (events_.on_tokens) {
@@ -93,7 +101,8 @@ void Engine::AfterDecode(Request& request, std::span<const float> logits) {
 
 void Engine::AfterDraft(Request& request, std::span<const float> logits) {
   const int position = request.position() + static_cast<int>(request.drafted.size());
-  const TokenId token = sampler_.Sample(logits, Position{position});
+  const TokenId token =
+      request.sampler.Sample(logits, Position{position}, {request.result.tokens, request.drafted});
   request.result.drafted_tokens += 1;
   if (options_.policy == Policy::kLossy) {
     Emit(request, token, logits);
@@ -108,7 +117,9 @@ void Engine::AfterDraft(Request& request, std::span<const float> logits) {
     return;
   }
   request.drafted.push_back(token);
-  const bool doubtful = options_.adaptive_draft && Margin(logits, token) < kDoubt;
+  // With noise a margin says little.
+  const bool doubtful = options_.adaptive_draft && request.sampler.options().temperature == 0.0 &&
+                        Margin(logits, token) < kDoubt;
   scheduler_.Drafted(request.index, options_.is_end && options_.is_end(token), doubtful);
 }
 
@@ -119,8 +130,9 @@ void Engine::AfterVerify(Request& request, std::span<const float> logits) {
   std::vector<TokenId> sampled;
   sampled.reserve(rows);
   for (std::size_t i = 0; i < rows; ++i) {
-    sampled.push_back(sampler_.Sample(logits.subspan(i * vocabulary, vocabulary),
-                                      Position{first_position + static_cast<int>(i)}));
+    sampled.push_back(request.sampler.Sample(
+        logits.subspan(i * vocabulary, vocabulary), Position{first_position + static_cast<int>(i)},
+        {request.result.tokens, std::span(request.drafted).first(i)}));
   }
   const std::size_t accepted = AcceptanceLength(request.drafted, sampled);
   const std::size_t before = request.result.tokens.size();
@@ -145,8 +157,7 @@ void Engine::AfterVerify(Request& request, std::span<const float> logits) {
               request.compressed->Pack(compressor_.residual),
           "memory was reserved at admission");
     if (Moves(request)) {
-      moves_->SaveRows(request, request.full_slots());
-      request.full.reset();
+      MoveOut(request, /*at_once=*/true);
     }
   }
   if (events_.on_tokens) {

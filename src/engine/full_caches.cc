@@ -25,19 +25,21 @@ FullCaches::FullCaches(const StoreName& name, GroupShape shape, Link& link)
       link_(link) {}
 
 void FullCaches::SaveAll(Request& request, int slots) {
-  Check(!request.save, "a cache is saved once");
-  request.saved_slots = slots;
+  Check(!request.save, "one save at a time");
+  const int from = std::exchange(request.saved_slots, slots) / kPageSlots;
   std::vector<std::vector<std::byte*>> groups = AllGroups(*request.full, slots);
+  groups.erase(groups.begin(), groups.begin() + from);
   const int steps = static_cast<int>(groups.size());
   // The store makes the cache on the link's thread too: making a file takes time, and may fail.
   request.save = std::make_shared<Transfer>(
       Transfer::Direction::kToStore, steps, Transfer::kAtOnce,
-      [this, &request, groups = std::move(groups)](int step) -> Bytes {
-        if (step == 0) {
+      [this, &request, from, groups = std::move(groups)](int step) -> Bytes {
+        if (!request.stored) {
           request.stored = store_->Create();
         }
         const std::vector<std::byte*>& pages = groups[static_cast<std::size_t>(step)];
-        request.stored->Save(step, std::vector<const std::byte*>(pages.begin(), pages.end()));
+        request.stored->Save(from + step,
+                             std::vector<const std::byte*>(pages.begin(), pages.end()));
         return {shape_.bytes()};
       });
   link_.Start(request.save);

@@ -27,11 +27,11 @@ class FullCaches {
   // Throws UserError where the store cannot be used.
   FullCaches(const StoreName& name, GroupShape shape, Link& link);
 
-  // Starts to save the whole full cache, `slots` slots.
+  // Starts to save the slots that were added since the save before, if there was one, `slots` in
+  // all, from their pages.
   void SaveAll(Request& request, int slots);
 
-  // Starts to save the slots that were added since the save before, `slots` in all; they are
-  // copied, so that fast memory is free at once.
+  // Likewise, but they are copied first, so that fast memory is free at once.
   void SaveRows(Request& request, int slots);
 
   // Starts to fill `request.full`, which has pages for `slots` slots, before iteration `due`.

@@ -83,7 +83,8 @@ SchedulerOptions SchedulerOptionsOf(const Model& model, const EngineOptions& opt
                       .memory = memory,
                       .reloads = Reloads(options),
                       .group = {GroupOf(model, format).bytes()},
-                      .group_slots = kPageSlots};
+                      .group_slots = kPageSlots,
+                      .turn = options.turn};
   if (options.link_bandwidth) {
     to.link_bandwidth = *options.link_bandwidth;
   }

@@ -33,13 +33,23 @@ std::string Identity(const Model& model) {
   return identity.str();
 }
 
-std::vector<std::vector<std::byte*>> GroupsOf(const KvCache& cache, int chunk) {
-  std::vector<std::vector<std::byte*>> groups;
-  groups.reserve(static_cast<std::size_t>(kGroups));
+// The pages that hold a chunk of a full cache.
+std::vector<std::byte*> PagesOf(const KvCache& cache, int chunk) {
+  std::vector<std::byte*> pages;
   for (int group = 0; group < kGroups; ++group) {
-    groups.push_back(cache.GroupPages(chunk * kGroups + group));
+    const std::vector<std::byte*> more = cache.GroupPages(chunk * kGroups + group);
+    pages.insert(pages.end(), more.begin(), more.end());
   }
-  return groups;
+  return pages;
+}
+
+// Those of chunks [first, end).
+std::vector<std::vector<std::byte*>> PagesOf(const KvCache& cache, int first, int end) {
+  std::vector<std::vector<std::byte*>> pages;
+  for (int chunk = first; chunk < end; ++chunk) {
+    pages.push_back(PagesOf(cache, chunk));
+  }
+  return pages;
 }
 
 // How many chunks of `keys` are in the full cache of the request now.
@@ -55,8 +65,8 @@ int ChunksOf(const Request& request, std::span<const PrefixKey> keys) {
 
 }  // namespace
 
-std::shared_ptr<PrefixStore> MakePrefixStore(const std::string& text, const Model& model) {
-  PrefixStoreOptions options{.shape = GroupOf(model, {}), .groups = kGroups};
+std::shared_ptr<PrefixStore> MakePrefixStore(const std::string& text) {
+  PrefixStoreOptions options;
   const std::string memory = "memory:";
   const std::string disk = "disk:";
   if (text.starts_with(memory)) {
@@ -70,8 +80,15 @@ std::shared_ptr<PrefixStore> MakePrefixStore(const std::string& text, const Mode
   return std::make_shared<PrefixStore>(std::move(options));
 }
 
-Prefixes::Prefixes(std::shared_ptr<PrefixStore> store, const Model& model, Link& link)
-    : store_(std::move(store)), root_(PrefixRoot(Identity(model))), link_(link) {}
+Prefixes::Prefixes(std::shared_ptr<PrefixStore> store, const Model& model,
+                   std::string compressed_as, Link& link)
+    : store_(std::move(store)),
+      root_(PrefixRoot(Identity(model))),
+      compressed_as_(std::move(compressed_as)),
+      page_bytes_(GroupOf(model, {}).page_bytes),
+      link_(link) {}
+
+bool Prefixes::Has(const PrefixKey& key) const { return store_->Lookup({&key, 1}) == 1; }
 
 bool Prefixes::StartLoad(Request& request, const std::map<int, std::unique_ptr<Request>>& others,
                          int computed, std::int64_t due) {
@@ -93,26 +110,51 @@ bool Prefixes::StartLoad(Request& request, const std::map<int, std::unique_ptr<R
     request.full->ShareFront(*holder->full, shared * kPrefixTokens);
   }
   request.shared_tokens = request.prefix_tokens = shared * kPrefixTokens;
-  const int chunks = store_->Lookup(usable) - shared;
-  if (chunks <= 0 || !request.full->ExtendForLoad(chunks * kPrefixTokens)) {
-    return shared > 0;
-  }
-  std::vector<std::vector<std::vector<std::byte*>>> pages;
-  pages.reserve(static_cast<std::size_t>(chunks));
-  for (int chunk = 0; chunk < chunks; ++chunk) {
-    pages.push_back(GroupsOf(*request.full, shared + chunk));
+  int chunks = std::max(0, store_->Lookup(usable) - shared);
+  if (chunks > 0 && !request.full->ExtendForLoad(chunks * kPrefixTokens)) {
+    chunks = 0;
   }
   request.prefix_tokens += chunks * kPrefixTokens;
-  request.prefix =
-      std::make_shared<Transfer>(Transfer::Direction::kToFastMemory, chunks, due,
-                                 [store = store_, keys = request.prefix_keys, shared,
-                                  pages = std::move(pages)](int step) -> Bytes {
-                                   store->Load(keys[static_cast<std::size_t>(shared + step)],
-                                               pages[static_cast<std::size_t>(step)]);
-                                   return {store->chunk_bytes()};
-                                 });
+  const PrefixKey whole = WholeKey(request.prompt.tokens, root_, compressed_as_);
+  const bool compressed = !compressed_as_.empty() && request.prefix_tokens > 0 && Has(whole);
+  if (chunks == 0 && !compressed) {
+    return shared > 0;
+  }
+  request.prefix = std::make_shared<Transfer>(
+      Transfer::Direction::kToFastMemory, chunks + (compressed ? 1 : 0), due,
+      [this, &request, shared, chunks, whole,
+       pages = PagesOf(*request.full, shared, shared + chunks)](int step) -> Bytes {
+        if (step == chunks) {
+          return LoadCompressed(request, whole);
+        }
+        return LoadChunk(request.prefix_keys[static_cast<std::size_t>(shared + step)],
+                         pages[static_cast<std::size_t>(step)]);
+      });
   link_.Start(request.prefix);
   return true;
+}
+
+Bytes Prefixes::LoadChunk(const PrefixKey& key, std::span<std::byte* const> pages) const {
+  const std::shared_ptr<const std::vector<std::byte>> data = store_->Load(key);
+  if (data->size() != pages.size() * page_bytes_) {
+    throw StoreError("a kept prefix has another size than it should");
+  }
+  const std::byte* from = data->data();
+  for (std::byte* page : pages) {
+    std::memcpy(page, from, page_bytes_);
+    from += page_bytes_;
+  }
+  return {data->size()};
+}
+
+// Where it fails the cache is made anew.
+Bytes Prefixes::LoadCompressed(Request& request, const PrefixKey& key) const {
+  try {
+    request.compressed_bytes = store_->Load(key);
+    return {request.compressed_bytes->size()};
+  } catch (const StoreError&) {
+    return {};
+  }
 }
 
 int Prefixes::Loaded(Request& request) {
@@ -124,31 +166,31 @@ int Prefixes::Loaded(Request& request) {
 }
 
 void Prefixes::StartSave(Request& request) {
-  const auto kept = static_cast<std::size_t>(store_->Lookup(request.prefix_keys));
-  const auto first = std::min(kept, request.prefix_keys.size());
-  const int chunks = static_cast<int>(request.prefix_keys.size() - first);
-  if (chunks == 0) {
+  const int first = store_->Lookup(request.prefix_keys);
+  const int chunks = static_cast<int>(request.prefix_keys.size()) - first;
+  const PrefixKey whole = WholeKey(request.prompt.tokens, root_, compressed_as_);
+  std::vector<std::byte> compressed;
+  if (request.compressed && !request.prefix_keys.empty() && !Has(whole)) {
+    compressed = request.compressed->Saved();
+  }
+  if (chunks == 0 && compressed.empty()) {
     return;
   }
-  std::vector<std::vector<std::vector<std::byte*>>> pages;
-  pages.reserve(static_cast<std::size_t>(chunks));
-  for (int chunk = 0; chunk < chunks; ++chunk) {
-    pages.push_back(GroupsOf(*request.full, static_cast<int>(first) + chunk));
-  }
+  const int steps = chunks + (compressed.empty() ? 0 : 1);
   request.prefix = std::make_shared<Transfer>(
-      Transfer::Direction::kToStore, chunks, Transfer::kAtOnce,
-      [store = store_, first, keys = request.prefix_keys, pages = std::move(pages),
-       page_bytes = request.full->tail_layout().page_bytes()](int step) -> Bytes {
-        const auto chunk = static_cast<std::size_t>(step);
-        std::vector<std::byte> data(store->chunk_bytes());
-        std::byte* to = data.data();
-        for (const std::vector<std::byte*>& group : pages[chunk]) {
-          for (const std::byte* page : group) {
-            std::memcpy(to, page, page_bytes);
-            to += page_bytes;
-          }
+      Transfer::Direction::kToStore, steps, Transfer::kAtOnce,
+      [this, &request, first, chunks, whole, pages = PagesOf(*request.full, first, first + chunks),
+       compressed = std::move(compressed)](int step) -> Bytes {
+        if (step == chunks) {
+          store_->Save(whole, compressed);
+          return {compressed.size()};
         }
-        store->Save(keys[first + chunk], data);
+        std::vector<std::byte> data;
+        data.reserve(pages[static_cast<std::size_t>(step)].size() * page_bytes_);
+        for (const std::byte* page : pages[static_cast<std::size_t>(step)]) {
+          data.insert(data.end(), page, page + page_bytes_);
+        }
+        store_->Save(request.prefix_keys[static_cast<std::size_t>(first + step)], data);
         return {data.size()};
       });
   link_.Start(request.prefix);

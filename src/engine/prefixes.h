@@ -1,8 +1,10 @@
-// Prompts that begin as an earlier one did start from its full cache.
+// Prompts that begin as an earlier one did start from its full cache, and one that is the same has
+// its compressed cache, too.
 #pragma once
 
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "engine/request.h"
@@ -12,23 +14,28 @@
 
 namespace vericache {
 
-// What "memory:1GiB" or "disk:PATH" names, for this model. Throws UserError, listing both, for
-// anything else, or where the folder cannot be used.
-std::shared_ptr<PrefixStore> MakePrefixStore(const std::string& text, const Model& model);
+// What "memory:1GiB" or "disk:PATH" names. Throws UserError, listing both, for anything else, or
+// where the folder cannot be used.
+std::shared_ptr<PrefixStore> MakePrefixStore(const std::string& text);
 
 class Prefixes {
  public:
   // Chunks are told apart by everything that decides the bits of their keys and values: the
-  // weights, the vocabulary, the kernels, the format.
-  Prefixes(std::shared_ptr<PrefixStore> store, const Model& model, Link& link);
+  // weights, the vocabulary, the kernels, the format. `compressed_as` names how a compressed cache
+  // is made; empty where none is.
+  Prefixes(std::shared_ptr<PrefixStore> store, const Model& model, std::string compressed_as,
+           Link& link);
 
   // Begins the full cache, which is empty, with what other requests have of the prompt's beginning
   // in theirs, by reference, and starts to load what is kept of the rest of it; but leaves at least
-  // `computed` tokens to compute. `due`: see Transfer. False where there is nothing of it.
+  // `computed` tokens to compute. Of a prompt that is kept as a whole the compressed cache is
+  // loaded into request.compressed_bytes, too. `due`: see Transfer. False where there is nothing of
+  // it.
   bool StartLoad(Request& request, const std::map<int, std::unique_ptr<Request>>& others,
                  int computed, std::int64_t due);
 
-  // Starts to keep the whole chunks of a prefilled prompt that are not kept yet.
+  // Starts to keep the whole chunks of a prefilled prompt, and its compressed cache where it has
+  // one, as far as they are not kept yet.
   void StartSave(Request& request);
 
   // Once a load has ended, or where none was needed: the tokens that are in the full cache now, at
@@ -36,8 +43,14 @@ class Prefixes {
   static int Loaded(Request& request);
 
  private:
+  bool Has(const PrefixKey& key) const;
+  Bytes LoadChunk(const PrefixKey& key, std::span<std::byte* const> pages) const;
+  Bytes LoadCompressed(Request& request, const PrefixKey& key) const;
+
   std::shared_ptr<PrefixStore> store_;
   PrefixKey root_;
+  std::string compressed_as_;
+  std::size_t page_bytes_;
   Link& link_;
 };
 

@@ -10,6 +10,7 @@
 #include "base/types.h"
 #include "engine/digest.h"
 #include "kvcache/kv_cache.h"
+#include "sampling/sampler.h"
 #include "store/full_store.h"
 #include "store/link.h"
 #include "store/prefix_store.h"
@@ -20,6 +21,7 @@ struct Prompt {
   std::string id;
   std::vector<TokenId> tokens;
   int max_tokens = 0;  // to emit, at most
+  SamplingOptions sampling;
 };
 
 // An end-of-text token; max_tokens or the context; the full store failed.
@@ -32,11 +34,13 @@ struct Result {
   FinishReason finish_reason = FinishReason::kLength;
   std::string error;  // where it ended by one; the tokens until then are verified all the same
   int prompt_tokens = 0;
+  SamplingOptions sampling;
   int rounds = 0;
   int drafted_tokens = 0;
   int accepted_tokens = 0;
-  int reloads = 0;         // of its full cache over the link
-  int reused_tokens = 0;   // of the prompt, whose cache was kept from an earlier one
+  int reloads = 0;                 // of its full cache over the link
+  int reused_tokens = 0;           // of the prompt, whose cache was kept from an earlier one
+  bool reused_compressed = false;  // so was all of its compressed cache
   double prefill_s = 0.0;  // from its first chunk until it is ready to decode, compression included
   double decode_s = 0.0;   // from then on
   Bytes full_cache;        // the most that it held
@@ -67,6 +71,7 @@ struct Request {
 
   int index = 0;  // in the order of submission
   Prompt prompt;
+  Sampler sampler;
   Result result;
   std::optional<KvCache> full;
   std::optional<KvCache> compressed;
@@ -76,15 +81,16 @@ struct Request {
   bool finished = false;
   // Of the full cache in the store, where it does not stay in memory that a verify can read.
   std::unique_ptr<StoredCache> stored;
-  bool saved = false;   // once, as a whole
-  int saved_slots = 0;  // that the store has, or will have when the save has ended
+  bool leaving = false;  // the full cache leaves fast memory when its save has ended
+  int saved_slots = 0;   // that the store has, or will have then
   std::shared_ptr<Transfer> save;
   std::shared_ptr<Transfer> reload;
   std::vector<std::byte> rows_to_save;
   // Of the prompt's beginning, where prefixes are kept.
   std::vector<PrefixKey> prefix_keys;
   std::shared_ptr<Transfer> prefix;
-  int prefix_tokens = 0;  // brought, or being brought
+  std::shared_ptr<const std::vector<std::byte>> compressed_bytes;  // as KvCache::Restore takes them
+  int prefix_tokens = 0;                                           // brought, or being brought
   int shared_tokens = 0;  // of these, in pages of other requests
 
   bool moving() const { return save || reload || prefix; }

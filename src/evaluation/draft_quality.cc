@@ -197,7 +197,7 @@ void DraftEvaluation::RunRounds(const Compressor& compressor, KvCache cache, Rou
     }
     judged += accepted + (rejected ? 1 : 0);
     agreed += accepted;
-    if (rejected || rows == quality.draft_length) {
+    if (rows == quality.draft_length) {
       quality.rounds += 1;
       quality.accepted += accepted;
     }

@@ -67,8 +67,8 @@ class DraftEvaluation {
   // Judges a compressor in rounds of each of the draft lengths. A round drafts on the compressed
   // cache, is cut at the first token that the full cache would not give, and ends by taking over
   // the full cache's rows of what was accepted and one more. Rounds that the end of the
-  // continuation cuts short are not counted. Agreement and divergence are those of the first draft
-  // length.
+  // continuation would cut short are not counted, however they end. Agreement and divergence are
+  // those of the first draft length.
   DraftQuality Judge(const Compressor& compressor, double keep, std::span<const int> draft_lengths);
 
   const std::vector<TokenId>& continuation() const { return continuation_; }

@@ -9,10 +9,14 @@
 // KIVI (Liu et al. 2024, arXiv 2402.02750; github.com/jy-yuan/KIVI) stores b-bit codes with a
 // 16-bit scale and minimum for each group of 32 numbers: along the slots for keys (per channel),
 // along the channels for values (per token). value = minimum + scale * code.
+//
+// q8 and q4 are ggml's q8_0 and q4_0 (ggml-quants.c): for each block of 32 channels of one token,
+// of keys and values alike, signed codes and a 16-bit scale. value = scale * code.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -23,7 +27,7 @@ namespace vericache {
 inline constexpr int kPageSlots = 64;
 inline constexpr int kGroupSlots = 32;  // slots of a half page; numbers of a KIVI group
 
-enum class NumberFormat : std::uint8_t { kF32, kF16, kBF16, kKivi4, kKivi2 };
+enum class NumberFormat : std::uint8_t { kF32, kF16, kBF16, kQ8, kQ4, kKivi4, kKivi2 };
 
 // Keys and values each have a format of their own: keys need more bits.
 struct KvFormat {
@@ -44,17 +48,27 @@ struct CacheGeometry {
 
 // "f16", "kivi4", …
 std::string_view Name(NumberFormat format);
+// nullopt for an unknown name.
+std::optional<NumberFormat> ParseNumberFormat(std::string_view name);
 
-// True for formats that quantize whole groups: they are written kGroupSlots slots at a time.
+// True for formats whose blocks lie along the channels of one token; others of the grouped ones
+// have keys grouped along the slots.
+constexpr bool IsBlocked(NumberFormat format) {
+  return format == NumberFormat::kQ8 || format == NumberFormat::kQ4;
+}
+
+// True for formats that quantize: they are written kGroupSlots slots at a time.
 constexpr bool IsGrouped(NumberFormat format) {
-  return format == NumberFormat::kKivi4 || format == NumberFormat::kKivi2;
+  return IsBlocked(format) || format == NumberFormat::kKivi4 || format == NumberFormat::kKivi2;
 }
 constexpr bool IsGrouped(KvFormat format) {
   return IsGrouped(format.keys) || IsGrouped(format.values);
 }
 
 // Bits of one code of a grouped format.
-constexpr int CodeBits(NumberFormat format) { return format == NumberFormat::kKivi4 ? 4 : 2; }
+constexpr int CodeBits(NumberFormat format) {
+  return format == NumberFormat::kQ8 ? 8 : format == NumberFormat::kKivi2 ? 2 : 4;
+}
 
 // Bytes of one number of a plain (not grouped) format.
 constexpr std::size_t NumberBytes(NumberFormat format) {
@@ -66,11 +80,17 @@ constexpr std::size_t CodeBytes(NumberFormat format, int count) {
   return static_cast<std::size_t>(count) * static_cast<std::size_t>(CodeBits(format)) / 8;
 }
 
-// Scale and minimum of one group of a grouped format, two IEEE half-precision numbers.
+// Scale and minimum of one group of a KIVI format, two IEEE half-precision numbers. A block of q8
+// or q4 has the scale alone.
 struct GroupScale {
   std::uint16_t scale;
   std::uint16_t minimum;
 };
+
+// Bytes of what belongs to the codes of kGroupSlots numbers.
+constexpr std::size_t ScaleBytes(NumberFormat format) {
+  return IsBlocked(format) ? sizeof(std::uint16_t) : sizeof(GroupScale);
+}
 
 // Where things lie in a page of `format` for `geometry`; all offsets in bytes.
 class PageLayout {
@@ -105,6 +125,11 @@ class PageLayout {
 // are plain. Rounds to nearest even.
 void WriteSlot(const PageLayout& layout, std::byte* page, int head, int slot,
                std::span<const float> key, std::span<const float> value);
+
+// Copies the key and value of a slot of a page to one of another page, bit for bit; both layouts
+// are the same, and plain.
+void CopySlot(const PageLayout& layout, const std::byte* from, int from_slot, std::byte* to,
+              int to_slot, int head);
 
 // Quantizes kGroupSlots keys and values of `head` ([kGroupSlots][head_dim] floats each) into the
 // half page that begins at `first_slot`, a multiple of kGroupSlots. Plain formats are allowed, so

@@ -1,6 +1,8 @@
 #include "kvcache/kv_cache.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <cstring>
 #include <utility>
 
 #include "base/check.h"
@@ -141,20 +143,30 @@ void KvCache::Write(LayerId layer, int tail_slot, int head, std::span<const floa
             slot % kPageSlots, key, value);
 }
 
+void KvCache::CopySlot(LayerId layer, int tail_slot, int head, const KvCache& other,
+                       int other_slot) {
+  Segment& to = at(layer).tail;
+  const Segment& from = other.at(layer).tail;
+  const int slot = to.begin + tail_slot;
+  const int source = from.begin + other_slot;
+  Check(slot < to.end && source < from.end, "both slots were added before");
+  vericache::CopySlot(tail_layout_, from.addresses[static_cast<std::size_t>(source / kPageSlots)],
+                      source % kPageSlots,
+                      to.addresses[static_cast<std::size_t>(slot / kPageSlots)], slot % kPageSlots,
+                      head);
+}
+
 bool KvCache::AppendTail(const KvCache& other, int first, int rows) {
   Check(other.tail_layout_.format() == tail_layout_.format(), "tails of the same format");
   if (!Extend(rows)) {
     return false;
   }
-  std::vector<float> key(static_cast<std::size_t>(geometry_.head_dim));
-  std::vector<float> value(key.size());
   for (int i = 0; i < geometry_.layers; ++i) {
     const LayerId layer{i};
     const int to = tail_slots(layer) - rows;
     for (int row = 0; row < rows; ++row) {
       for (int head = 0; head < geometry_.kv_heads; ++head) {
-        other.ReadTail(layer, first + row, head, key, value);
-        Write(layer, to + row, head, key, value);
+        CopySlot(layer, to + row, head, other, first + row);
       }
     }
   }
@@ -215,6 +227,69 @@ bool KvCache::Pack(int residual) {
     }
   }
   return true;
+}
+
+namespace {
+
+// What Saved writes of a segment before its pages.
+struct SavedSegment {
+  std::int32_t begin = 0;
+  std::int32_t end = 0;
+};
+
+}  // namespace
+
+std::vector<std::byte> KvCache::Saved() const {
+  std::vector<std::byte> saved;
+  saved.reserve(bytes_.count + layers_.size() * 2 * sizeof(SavedSegment));
+  const auto add = [&saved](const void* from, std::size_t count) {
+    const auto* bytes = static_cast<const std::byte*>(from);
+    saved.insert(saved.end(), bytes, bytes + count);
+  };
+  const auto add_segment = [&add](const Segment& segment, std::size_t page_bytes) {
+    const SavedSegment range{.begin = segment.begin, .end = segment.end};
+    add(&range, sizeof(range));
+    for (const std::byte* page : segment.addresses) {
+      add(page, page_bytes);
+    }
+  };
+  for (const Layer& layer : layers_) {
+    add_segment(layer.packed, packed_layout_ ? packed_layout_->page_bytes() : 0);
+    add_segment(layer.tail, tail_layout_.page_bytes());
+  }
+  return saved;
+}
+
+bool KvCache::Restore(std::span<const std::byte> saved) {
+  const auto take = [&saved](void* to, std::size_t count) {
+    if (saved.size() < count) {
+      return false;
+    }
+    std::memcpy(to, saved.data(), count);
+    saved = saved.subspan(count);
+    return true;
+  };
+  const auto take_segment = [&](Segment& segment, const PageLayout& layout, bool may_hold) {
+    SavedSegment range;
+    if (!take(&range, sizeof(range)) || range.begin < 0 || range.begin >= kPageSlots ||
+        range.end < range.begin || (!may_hold && range.end > 0) ||
+        static_cast<std::size_t>(range.end) / kPageSlots > saved.size() / layout.page_bytes() ||
+        !Grow(segment, layout, range.end, /*zeroed=*/false)) {
+      return false;
+    }
+    segment.begin = range.begin;
+    return std::ranges::all_of(segment.addresses,
+                               [&](std::byte* page) { return take(page, layout.page_bytes()); });
+  };
+  for (Layer& layer : layers_) {
+    Check(layer.packed.end == 0 && layer.tail.end == 0, "an empty cache is restored");
+    if (!take_segment(layer.packed, packed_layout_ ? *packed_layout_ : tail_layout_,
+                      packed_layout_.has_value()) ||
+        !take_segment(layer.tail, tail_layout_, true)) {
+      return false;
+    }
+  }
+  return saved.empty();
 }
 
 SegmentView KvCache::packed_view(LayerId layer) const {

@@ -71,6 +71,10 @@ class KvCache {
   void Write(LayerId layer, int tail_slot, int head, std::span<const float> key,
              std::span<const float> value);
 
+  // Copies a tail slot of `other` to one of this cache, which was added before, bit for bit: both
+  // tails have the same format. Slots count from the begin of each tail.
+  void CopySlot(LayerId layer, int tail_slot, int head, const KvCache& other, int other_slot);
+
   // Adds `rows` slots of the tail of `other`, from its tail slot `first` on, to the tail of this
   // cache, in every layer, bit for bit: both tails have the same format. False where the pool has
   // no room.
@@ -93,6 +97,12 @@ class KvCache {
   int packed_slots(LayerId layer) const;
   SegmentView packed_view(LayerId layer) const;
   SegmentView tail_view(LayerId layer) const;
+
+  // All that the cache holds, as bytes; and an empty cache of the same formats made from them.
+  // Restore is false, and the cache as good as lost, where the bytes are not those of such a cache,
+  // or the pool has no room.
+  std::vector<std::byte> Saved() const;
+  [[nodiscard]] bool Restore(std::span<const std::byte> saved);
 
   // Bytes of all pages held now.
   Bytes bytes() const { return bytes_; }

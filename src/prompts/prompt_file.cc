@@ -108,4 +108,16 @@ std::vector<PromptText> ReadPrompts(const std::string& path) {
   return prompts;
 }
 
+std::vector<TokenId> EncodePrompt(const PromptText& prompt, bool chat, const Tokenizer& tokenizer) {
+  if (prompt.messages.empty() && prompt.text.empty()) {
+    throw UserError("the prompt is empty");
+  }
+  std::vector<ChatMessage> messages = prompt.messages;
+  if (messages.empty() && chat) {
+    messages.push_back({.role = "user", .content = prompt.text});
+  }
+  return tokenizer.Encode(messages.empty() ? prompt.text : tokenizer.ApplyChatTemplate(messages),
+                          /*special=*/true);
+}
+
 }  // namespace vericache

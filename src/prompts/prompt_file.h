@@ -25,4 +25,9 @@ std::string ReadText(const std::string& path);
 // UserError that names file and line where one is malformed or has another field.
 std::vector<PromptText> ReadPrompts(const std::string& path);
 
+// The prompt's tokens: messages in the model's chat template, and a text, where `chat`, as a
+// message of the user in it. Control tokens that are written out are taken for such. Throws
+// UserError where it is empty, or the model has no template.
+std::vector<TokenId> EncodePrompt(const PromptText& prompt, bool chat, const Tokenizer& tokenizer);
+
 }  // namespace vericache

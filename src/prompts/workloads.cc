@@ -80,19 +80,36 @@ Document CodeContinue(std::uint32_t seed) {
           .chat = false};
 }
 
+// The line that a function begins with; "" where the part is none.
+std::string FirstLine(const std::string& part) {
+  std::istringstream lines(part);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.empty() || line.starts_with("//")) {
+      continue;
+    }
+    const bool begins = line.find('(') != std::string::npos && line.ends_with("{") &&
+                        !line.starts_with(' ') && !line.starts_with('}');
+    return begins ? line : "";
+  }
+  return "";
+}
+
 Document CodeEdit(std::uint32_t seed) {
   Document document{.before = "Here is a C++ file.\n\n```cpp\n",
                     .parts = From(Split(CodeText(), "\n}\n"), seed),
                     .question = {}};
   document.question = [parts = document.parts](std::size_t count) {
-    // Among the last functions there is one of some length.
-    std::size_t chosen = count - 1;
-    for (std::size_t i = count; i-- > count - std::min<std::size_t>(count, 6);) {
-      chosen = parts[i].size() > parts[chosen].size() ? i : chosen;
+    // The longest of the last functions.
+    std::size_t chosen = 0;
+    std::string first;
+    int seen = 0;
+    for (std::size_t i = count; i-- > 0 && seen < 6;) {
+      const std::string line = FirstLine(parts[i]);
+      if (!line.empty() && (++seen == 1 || parts[i].size() > parts[chosen].size())) {
+        chosen = i;
+        first = line;
+      }
     }
-    const std::string& function = parts[chosen];
-    const std::size_t begin = function.find_first_not_of('\n');
-    const std::string first = function.substr(begin, function.find('\n', begin) - begin);
     return "```\n\nWrite the function that begins with `" + first +
            "` again, in full and otherwise unchanged, with the comment `// checked` at the end of "
            "each line that has a `return`. Answer with the code alone.";
@@ -143,8 +160,9 @@ Document Call(std::uint32_t seed) {
   document.question = [functions, which](std::size_t count) {
     std::string text =
         "\nCall these, one JSON object {\"name\": …, \"arguments\": {…}} per line:\n";
-    for (std::size_t i = 0; i < 6; ++i) {
-      const auto& [name, fields] = functions[(which + i * 31) % count];
+    for (std::size_t i = 0; i < std::min<std::size_t>(6, count); ++i) {
+      // Spread over all of them, each another one.
+      const auto& [name, fields] = functions[(which + i * count / 6) % count];
       text += "- " + name.substr(0, name.rfind('_')) + " number " +
               name.substr(name.rfind('_') + 1) + " with ";
       for (std::size_t j = 0; j < fields.size(); ++j) {
@@ -192,8 +210,9 @@ Document Quote(std::uint32_t seed) {
   document.question = [seed](std::size_t count) {
     Random random(seed + 1);
     std::string text = "\nQuote these paragraphs, word by word, each with its number in brackets:";
-    for (int i = 0; i < 3; ++i) {
-      text += (i == 0 ? " " : ", ") + std::to_string(1 + Below(random, count));
+    const std::size_t first = Below(random, count);
+    for (std::size_t i = 0; i < std::min<std::size_t>(3, count); ++i) {
+      text += (i == 0 ? " " : ", ") + std::to_string(1 + (first + i * count / 3) % count);
     }
     return text + ".";
   };
@@ -230,6 +249,12 @@ std::string TextOf(const Document& document, std::size_t count) {
 }  // namespace
 
 std::span<const Workload> Workloads() { return kWorkloads; }
+
+std::function<int(const std::string&)> CounterOf(const Tokenizer& tokenizer) {
+  return [&tokenizer](const std::string& text) {
+    return static_cast<int>(tokenizer.Encode(text, /*special=*/false).size());
+  };
+}
 
 PromptText MakeWorkload(std::string_view name, int tokens, std::uint32_t seed,
                         const std::function<int(const std::string&)>& count_tokens) {

@@ -20,10 +20,13 @@ struct Workload {
 // All of them, by name.
 std::span<const Workload> Workloads();
 
-// A prompt of at most `tokens` tokens, as `count_tokens` counts those of a text (without a chat
-// template), and of hardly fewer: whole records, lines or paragraphs of its document fill it.
-// Throws UserError, listing what is known, for an unknown name, and where `tokens` is too few for
-// one record, or more than there is text for.
+// Counts the tokens of a text, without a chat template.
+std::function<int(const std::string&)> CounterOf(const Tokenizer& tokenizer);
+
+// A prompt of at most `tokens` tokens, as `count_tokens` counts those of a text, and of hardly
+// fewer: whole records, lines or paragraphs of its document fill it. Throws UserError, listing what
+// is known, for an unknown name, and where `tokens` is too few for one record, or more than there
+// is text for.
 PromptText MakeWorkload(std::string_view name, int tokens, std::uint32_t seed,
                         const std::function<int(const std::string&)>& count_tokens);
 

@@ -44,13 +44,21 @@ double Scheduler::ReloadIterations(const Job& job) const {
 // planned as if none verified, and are not late; else the link's time is counted as it is.
 void Scheduler::PlanIterationTime() {
   constexpr double kSpare = 0.8;
+  constexpr int kOld = 64;
   planned_iteration_s_ = iteration_s_.value();
+  // Rounds that adapt take all of the link that there is.
+  if (options_.adaptive || !draft_iteration_s_.known() || since_draft_iteration_ > kOld ||
+      draft_iteration_s_.value() >= planned_iteration_s_) {
+    return;
+  }
+  // What all reloads take of a round, were its iterations as short as that.
+  const double mean = std::exchange(planned_iteration_s_, draft_iteration_s_.value());
   double reloads = 0.0;
   for (const auto& [request, job] : active_) {
     reloads += Reloads(job) ? ReloadIterations(job) : 0.0;
   }
-  if (reloads < kSpare * (options_.draft_length + 1)) {
-    planned_iteration_s_ = std::min(planned_iteration_s_, draft_iteration_s_.value());
+  if (reloads > kSpare * (options_.draft_length + 1)) {
+    planned_iteration_s_ = mean;
   }
 }
 
@@ -94,8 +102,9 @@ bool Scheduler::AllStay() const {
     return false;
   }
   Bytes room = resident_;
+  Bytes memory = memory_;
   for (const auto& [request, job] : active_) {
-    room += job.stays ? Bytes{} : NeededRoom(job.need) - job.need.resident;
+    room += job.stays ? Bytes{} : Staying(job.need);
   }
   int count = active();
   for (const Waiting& each : waiting_) {
@@ -103,8 +112,9 @@ bool Scheduler::AllStay() const {
       break;
     }
     room += NeededRoom(each.need);
+    memory += each.need.memory + Staying(each.need);
   }
-  return room <= options_.room;
+  return room <= options_.room && memory <= options_.memory;
 }
 
 void Scheduler::AdmitNew() {
@@ -112,21 +122,22 @@ void Scheduler::AdmitNew() {
   while (!waiting_.empty() && active() < options_.batch) {
     const auto& [request, need, since] = waiting_.front();
     const bool transient = options_.reloads && options_.policy != Policy::kFull && !all_stay;
-    // Prompts are computed one after the other, and begin as late: then they find in the caches of
-    // those before what they share with them.
+    // Prompts are computed one after the other, and begin no earlier: then they find what they
+    // share with those before in their caches.
     const bool prefilling = std::any_of(active_.begin(), active_.end(), [](const auto& each) {
       return each.second.phase == Phase::kPrefill;
     });
-    if (prefilling || storing_ || memory_ + need.memory > options_.memory ||
-        (Swaps() && !NewIsNext())) {
+    if (prefilling || storing_ || (Swaps() && !NewIsNext())) {
       break;
     }
     // Whoever runs must find room for its own full cache, when it is its turn.
-    Bytes room = NeededRoom(need) - need.resident;
+    Bytes room = Staying(need);
     for (const auto& [other, job] : active_) {
-      room = std::max(room, job.stays ? Bytes{} : NeededRoom(job.need) - job.need.resident);
+      room = std::max(room, job.stays ? Bytes{} : Staying(job.need));
     }
-    if (Swaps() ? !MakeRoom(need.resident) : resident_ + need.resident + room > options_.room) {
+    if (Swaps() ? !MakeRoom(need.resident, need.memory)
+                : resident_ + need.resident + room > options_.room ||
+                      memory_ + need.memory > options_.memory) {
       break;
     }
     Job& job = active_[request];
@@ -134,9 +145,10 @@ void Scheduler::AdmitNew() {
     if (all_stay) {
       job.stays = true;
       job.need.resident = NeededRoom(need);
+      job.need.memory += Staying(need);
     }
     resident_ += job.need.resident;
-    memory_ += need.memory;
+    memory_ += job.need.memory;
     if (transient) {
       storing_ = request;
       prefill_ = FullCacheSize{.group = options_.group,
@@ -290,8 +302,12 @@ void Scheduler::Finish(int request) {
     Stored(request);
   }
   std::erase(parked_, request);
-  resident_ -= job.resident ? job.need.resident : Bytes{};
-  memory_ -= job.need.memory;
+  if (job.resident) {
+    resident_ -= job.need.resident;
+    memory_ -= job.need.memory;
+  } else {
+    memory_ -= job.need.memory - job.need.resident;
+  }
   active_.erase(request);
 }
 
@@ -311,6 +327,7 @@ void Scheduler::EndIteration(std::optional<double> seconds) {
   if (seconds && !prefills) {
     costs_.Observe(drafts, verifies, verified_rows, *seconds);
     (verifies > 0 ? verify_iteration_s_ : draft_iteration_s_).Observe(*seconds);
+    since_draft_iteration_ = verifies > 0 ? since_draft_iteration_ + 1 : 0;
     iteration_s_.Observe(*seconds);
   }
   rings_.Advance();

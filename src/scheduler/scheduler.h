@@ -31,6 +31,7 @@ struct SchedulerOptions {
   int group_slots = 64;
   double link_bandwidth = 1e9;  // bytes/s, the first guess
   double iteration_s = 0.02;    // the first guess
+  int turn = 64;  // tokens that a full cache stays in fast memory, at least, where they take turns
 };
 
 // How many iterations ahead reloads are planned; a round's draft may be as long as this - 1. Four
@@ -54,10 +55,18 @@ struct RowGroup {
   int rows = 0;
 };
 
+// Under `full`: a full cache that leaves fast memory for the store now.
+struct SwapOut {
+  int request = 0;
+  bool at_once = false;  // little of it is not in the store yet; otherwise Stored says when it left
+
+  bool operator==(const SwapOut&) const = default;
+};
+
 struct IterationPlan {
-  std::vector<int> admit;     // requests that begin
-  std::vector<int> reload;    // full caches whose copy to fast memory starts now
-  std::vector<int> swap_out;  // under `full`: full caches that leave fast memory for the store now
+  std::vector<int> admit;   // requests that begin
+  std::vector<int> reload;  // full caches whose copy to fast memory starts now
+  std::vector<SwapOut> swap_out;
   std::vector<RowGroup> rows;
 
   void Clear() {
@@ -81,6 +90,8 @@ class RunningEstimate {
   explicit RunningEstimate(double guess) : value_(guess) {}
   void Observe(double measured);
   double value() const { return value_; }
+  // Whether anything was measured.
+  bool known() const { return count_ > 0; }
 
  private:
   double value_;
@@ -109,9 +120,8 @@ class Scheduler {
   void Loading(int request);
   // `rows` of the prompt were computed; with the last of them the first token was emitted.
   void Prefilled(int request, int rows);
-  // All of the full cache of a prefilled request has left fast memory for the store: after its
-  // prefill, or under `full` after its first swap. What later swaps and verifies add to it leaves
-  // at once.
+  // The full cache of a prefilled request has left fast memory for the store: after its prefill, or
+  // under `full` after a swap that does not leave at once.
   void Stored(int request);
   // One more token was emitted, without a round.
   void Decoded(int request);
@@ -199,10 +209,11 @@ class Scheduler {
   void BeginLockstep();
   void StartReloads();
   bool Swaps() const { return options_.policy == Policy::kFull && options_.reloads; }
+  Bytes Staying(const RequestNeed& need) const { return NeededRoom(need) - need.resident; }
   bool AllStay() const;
   bool NewIsNext() const;
   void SwapIn();
-  bool MakeRoom(Bytes needed);
+  bool MakeRoom(Bytes room, Bytes memory);
   void Park(Job& job, int request);
   void AdmitNew();
   bool VerifiesNow(Job& job, bool lockstep_due);
@@ -223,6 +234,7 @@ class Scheduler {
   Bytes memory_;
   RunningEstimate iteration_s_;
   RunningEstimate draft_iteration_s_;  // of those without a verify
+  int since_draft_iteration_ = 0;      // iterations since the last of these
   double planned_iteration_s_ = 0.0;   // that reloads are planned with
   RunningEstimate verify_iteration_s_;
   RunningEstimate bandwidth_;

@@ -15,9 +15,9 @@ int Scheduler::WishedDraft(const Job& job) const {
   cost.verify = std::max(1.0, verify_iteration_s_.value() / iteration_s_.value());
   if (options_.reloads) {
     for (const auto& [request, each] : active_) {
-      cost.reload += each.phase == Phase::kRound ? ReloadIterations(each) : 0.0;
+      cost.reload += each.phase == Phase::kRound && Reloads(each) ? ReloadIterations(each) : 0.0;
     }
-    cost.reload += job.phase == Phase::kRound ? 0.0 : ReloadIterations(job);
+    cost.reload += job.phase != Phase::kRound && Reloads(job) ? ReloadIterations(job) : 0.0;
   }
   return BestDraftLength(job.acceptance.rate(), cost, options_.draft_length);
 }
@@ -180,10 +180,11 @@ void Scheduler::StartReloads() {
   for (const int request : due) {
     Job& job = at(request);
     const bool early = job.reservation->begin > rings_.now();
-    if (early && (queued > 0.0 || !rings_.HoldFromNow(*job.reservation, RingRoom()))) {
+    const bool fits = in_use() + job.reservation->bytes <= options_.room;
+    if (early && (queued > 0.0 || !fits || !rings_.HoldFromNow(*job.reservation, RingRoom()))) {
       continue;
     }
-    if (in_use() + job.reservation->bytes > options_.room) {
+    if (!fits) {
       break;  // others are late, or in lockstep; it starts when they have verified
     }
     // Where the link is behind, those started now would only wait for it and hold memory.

@@ -9,17 +9,21 @@
 namespace vericache {
 namespace {
 
-// Tokens that a full cache stays for at least, once it is there; it stays at least twice as long as
-// its copy takes, too, so that the next one can come meanwhile.
-constexpr int kTurn = 64;
+// A full cache stays at least twice as long as its copy takes, so that the next one can come
+// meanwhile.
 constexpr double kTurnPerReload = 2.0;
+
+// The rows of so many tokens are copied when they leave, so that fast memory is free at once.
+constexpr int kCopied = 256;
 
 }  // namespace
 
 // New requests and those without a turn are served in the order in which they began to wait.
 bool Scheduler::NewIsNext() const {
+  // Where all who are in fast memory would have to leave, and that were not enough, it waits for an
+  // end.
   if (waiting_.empty() || active() >= options_.batch ||
-      memory_ + waiting_.front().need.memory > options_.memory) {
+      memory_ - resident_ + waiting_.front().need.memory > options_.memory) {
     return false;
   }
   return parked_.empty() || waiting_.front().since < active_.at(parked_.front()).parked;
@@ -29,11 +33,12 @@ void Scheduler::SwapIn() {
   while (!parked_.empty() && !NewIsNext()) {
     const int request = parked_.front();
     Job& job = at(request);
-    if (!MakeRoom(job.need.resident)) {
+    if (!MakeRoom(job.need.resident, job.need.resident)) {
       return;
     }
     parked_.pop_front();
     resident_ += job.need.resident;
+    memory_ += job.need.resident;
     job.resident = true;
     job.phase = Phase::kSwapIn;
     job.reload = Reload::kStarted;
@@ -43,40 +48,53 @@ void Scheduler::SwapIn() {
   }
 }
 
-// Whether there is room. If not, those that had their turn leave, the longest first, where that
-// makes room enough; it may be there at once or soon.
-bool Scheduler::MakeRoom(Bytes needed) {
-  Bytes room = options_.room - resident_;
+// Whether there is so much fast memory, and memory of the machine. If not, those that had their
+// turn leave, the longest first, where that makes room enough; it may be there at once or soon.
+bool Scheduler::MakeRoom(Bytes room, Bytes memory) {
+  // More than is free, in fast memory or at all.
+  Bytes missing;
+  if (resident_ + room > options_.room) {
+    missing = resident_ + room - options_.room;
+  }
+  if (memory_ + memory > options_.memory) {
+    missing = std::max(missing, memory_ + memory - options_.memory);
+  }
+  if (missing == Bytes{}) {
+    return true;
+  }
+  Bytes leaving;  // soon
   std::vector<int> had_their_turn;
   Bytes theirs;
   for (const auto& [request, job] : active_) {
     if (job.phase == Phase::kSwapOut) {
-      room += job.need.resident;  // soon
+      leaving += job.need.resident;
     } else if (job.phase == Phase::kDecode &&
-               job.turn >= std::max<double>(kTurn, kTurnPerReload * ReloadIterations(job))) {
+               job.turn >=
+                   std::max<double>(options_.turn, kTurnPerReload * ReloadIterations(job))) {
       had_their_turn.push_back(request);
       theirs += job.need.resident;
     }
   }
-  if (room + theirs < needed) {
+  if (leaving + theirs < missing) {
     return false;
   }
   std::sort(had_their_turn.begin(), had_their_turn.end(),
             [this](int a, int b) { return std::pair(-at(a).turn, a) < std::pair(-at(b).turn, b); });
   for (const int request : had_their_turn) {
-    if (room >= needed) {
+    if (leaving >= missing) {
       break;
     }
     Job& job = at(request);
-    room += job.need.resident;
-    plan_.swap_out.push_back(request);
-    if (job.stored) {
+    leaving += job.need.resident;
+    const bool at_once = job.stored && job.turn <= kCopied;
+    plan_.swap_out.push_back({.request = request, .at_once = at_once});
+    if (at_once) {
       Park(job, request);
     } else {
       job.phase = Phase::kSwapOut;
     }
   }
-  return resident_ + needed <= options_.room;
+  return resident_ + room <= options_.room && memory_ + memory <= options_.memory;
 }
 
 void Scheduler::Park(Job& job, int request) {
@@ -86,6 +104,7 @@ void Scheduler::Park(Job& job, int request) {
   job.resident = false;
   job.parked = now();
   resident_ -= job.need.resident;
+  memory_ -= job.need.resident;
   parked_.push_back(request);
 }
 

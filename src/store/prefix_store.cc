@@ -3,13 +3,14 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <utility>
 
-#include "base/check.h"
 #include "base/error.h"
 
 namespace vericache {
@@ -17,16 +18,26 @@ namespace {
 
 PrefixKey KeyOf(XXH128_hash_t hash) { return {.low = hash.low64, .high = hash.high64}; }
 
-// Of a chunk's file: what it is, then a checksum for each group; then the groups.
+// Of a file: what it is, then a checksum for each block; then the blocks, of which the last may be
+// shorter.
 struct Header {
   std::array<char, 8> magic = {'V', 'C', 'P', 'R', 'E', 'F', 'I', 'X'};
-  std::uint32_t version = 1;
-  std::uint32_t groups = 0;
-  std::uint64_t group_bytes = 0;
+  std::uint64_t version = 2;
+  std::uint64_t bytes = 0;
   PrefixKey key;
 
   bool operator==(const Header&) const = default;
 };
+
+// The checksums of all blocks.
+std::vector<XXH64_hash_t> Sums(std::span<const std::byte> bytes) {
+  std::vector<XXH64_hash_t> sums;
+  for (std::size_t at = 0; at < bytes.size(); at += PrefixStore::kBlock) {
+    const auto block = bytes.subspan(at, std::min(PrefixStore::kBlock, bytes.size() - at));
+    sums.push_back(XXH3_64bits(block.data(), block.size()));
+  }
+  return sums;
+}
 
 }  // namespace
 
@@ -55,6 +66,14 @@ std::vector<PrefixKey> PrefixKeys(std::span<const TokenId> tokens, const PrefixK
   return keys;
 }
 
+PrefixKey WholeKey(std::span<const TokenId> tokens, const PrefixKey& root,
+                   std::string_view identity) {
+  std::string text(identity);
+  text.append(reinterpret_cast<const char*>(&root), sizeof(root));
+  text.append(reinterpret_cast<const char*>(tokens.data()), tokens.size_bytes());
+  return PrefixRoot(text);
+}
+
 PrefixStore::PrefixStore(PrefixStoreOptions options) : options_(std::move(options)) {
   if (!options_.folder) {
     return;
@@ -76,8 +95,7 @@ int PrefixStore::Lookup(std::span<const PrefixKey> keys) const {
   int found = 0;
   for (const PrefixKey& key : keys) {
     std::error_code ignored;
-    if (!(options_.folder ? std::filesystem::exists(PathOf(key), ignored)
-                          : chunks_.contains(key))) {
+    if (!(options_.folder ? std::filesystem::exists(PathOf(key), ignored) : kept_.contains(key))) {
       break;
     }
     ++found;
@@ -85,102 +103,88 @@ int PrefixStore::Lookup(std::span<const PrefixKey> keys) const {
   return found;
 }
 
-void PrefixStore::Save(const PrefixKey& key, std::span<const std::byte> groups) {
-  Check(groups.size() == chunk_bytes(), "a whole chunk");
+void PrefixStore::Save(const PrefixKey& key, std::span<const std::byte> bytes) {
   if (options_.folder) {
-    WriteFile(key, groups);
+    WriteFile(key, bytes);
     return;
   }
-  auto data = std::make_shared<const std::vector<std::byte>>(groups.begin(), groups.end());
+  auto data = std::make_shared<const std::vector<std::byte>>(bytes.begin(), bytes.end());
   const std::lock_guard lock(mutex_);
-  if (chunks_.contains(key) || data->size() > options_.memory.count) {
+  if (kept_.contains(key) || data->size() > options_.memory.count) {
     return;
   }
+  bytes_ += data->size();
   uses_.push_front(key);
-  chunks_[key] = {.data = std::move(data), .use = uses_.begin()};
-  while (chunks_.size() * chunk_bytes() > options_.memory.count) {
-    chunks_.erase(uses_.back());
+  kept_[key] = {.data = std::move(data), .use = uses_.begin()};
+  while (bytes_ > options_.memory.count) {
+    const auto oldest = kept_.find(uses_.back());
+    bytes_ -= oldest->second.data->size();
+    kept_.erase(oldest);
     uses_.pop_back();
   }
 }
 
-void PrefixStore::Load(const PrefixKey& key, std::span<const std::vector<std::byte*>> groups) {
-  std::shared_ptr<const std::vector<std::byte>> data;
+std::shared_ptr<const std::vector<std::byte>> PrefixStore::Load(const PrefixKey& key) {
   if (options_.folder) {
-    data = std::make_shared<const std::vector<std::byte>>(ReadFile(key));
-  } else {
-    const std::lock_guard lock(mutex_);
-    const auto found = chunks_.find(key);
-    if (found == chunks_.end()) {
-      throw StoreError("a prefix was dropped to make room before it was read");
-    }
-    uses_.splice(uses_.begin(), uses_, found->second.use);
-    data = found->second.data;
+    return std::make_shared<const std::vector<std::byte>>(ReadFile(key));
   }
-  const std::byte* from = data->data();
-  for (const std::vector<std::byte*>& pages : groups) {
-    for (std::byte* page : pages) {
-      std::memcpy(page, from, options_.shape.page_bytes);
-      from += options_.shape.page_bytes;
-    }
+  const std::lock_guard lock(mutex_);
+  const auto found = kept_.find(key);
+  if (found == kept_.end()) {
+    throw StoreError("a prefix was dropped to make room before it was read");
   }
+  uses_.splice(uses_.begin(), uses_, found->second.use);
+  return found->second.data;
 }
 
-void PrefixStore::WriteFile(const PrefixKey& key, std::span<const std::byte> groups) const {
+void PrefixStore::WriteFile(const PrefixKey& key, std::span<const std::byte> bytes) const {
   static std::atomic<int> counter{0};
   const std::filesystem::path path = PathOf(key);
   std::error_code error;
   const std::filesystem::path part =
       path.string() + "." + std::to_string(getpid()) + "-" + std::to_string(counter++) + ".part";
-  {
-    std::ofstream file(part, std::ios::binary);
-    const Header header{.groups = static_cast<std::uint32_t>(options_.groups),
-                        .group_bytes = options_.shape.bytes(),
-                        .key = key};
-    file.write(reinterpret_cast<const char*>(&header), sizeof(header));
-    for (int group = 0; group < options_.groups; ++group) {
-      const std::size_t at = static_cast<std::size_t>(group) * options_.shape.bytes();
-      const XXH64_hash_t sum = XXH3_64bits(groups.data() + at, options_.shape.bytes());
-      file.write(reinterpret_cast<const char*>(&sum), sizeof(sum));
-    }
-    file.write(reinterpret_cast<const char*>(groups.data()),
-               static_cast<std::streamsize>(groups.size()));
-    if (file.flush()) {
-      file.close();
-      std::filesystem::rename(part, path, error);
-    }
-    if (!file || error) {
-      std::error_code ignored;
-      std::filesystem::remove(part, ignored);
-      throw StoreError(path.string() + ": cannot save a prefix; is the disk full?");
-    }
+  std::ofstream file(part, std::ios::binary);
+  const Header header{.bytes = bytes.size(), .key = key};
+  const std::vector<XXH64_hash_t> sums = Sums(bytes);
+  file.write(reinterpret_cast<const char*>(&header), sizeof(header));
+  file.write(reinterpret_cast<const char*>(sums.data()),
+             static_cast<std::streamsize>(sums.size() * sizeof(sums[0])));
+  file.write(reinterpret_cast<const char*>(bytes.data()),
+             static_cast<std::streamsize>(bytes.size()));
+  if (file.flush()) {
+    file.close();
+    std::filesystem::rename(part, path, error);
+  }
+  if (!file || error) {
+    std::error_code ignored;
+    std::filesystem::remove(part, ignored);
+    throw StoreError(path.string() + ": cannot save a prefix; is the disk full?");
   }
 }
 
 std::vector<std::byte> PrefixStore::ReadFile(const PrefixKey& key) const {
   const std::filesystem::path path = PathOf(key);
+  std::error_code ignored;
+  const std::uintmax_t size = std::filesystem::file_size(path, ignored);
   std::ifstream file(path, std::ios::binary);
   Header header;
-  std::vector<XXH64_hash_t> sums(static_cast<std::size_t>(options_.groups));
-  std::vector<std::byte> data(chunk_bytes());
-  const Header expected{.groups = static_cast<std::uint32_t>(options_.groups),
-                        .group_bytes = options_.shape.bytes(),
-                        .key = key};
-  bool whole =
-      file.read(reinterpret_cast<char*>(&header), sizeof(header)) && header == expected &&
-      file.read(reinterpret_cast<char*>(sums.data()),
-                static_cast<std::streamsize>(sums.size() * sizeof(sums[0]))) &&
-      file.read(reinterpret_cast<char*>(data.data()), static_cast<std::streamsize>(data.size()));
-  for (std::size_t group = 0; whole && group < sums.size(); ++group) {
-    whole = XXH3_64bits(data.data() + group * options_.shape.bytes(), options_.shape.bytes()) ==
-            sums[group];
+  std::vector<std::byte> bytes;
+  bool whole = !ignored && file.read(reinterpret_cast<char*>(&header), sizeof(header)) &&
+               header == Header{.bytes = header.bytes, .key = key} && header.bytes < size;
+  if (whole) {
+    std::vector<XXH64_hash_t> sums((header.bytes + kBlock - 1) / kBlock);
+    bytes.resize(header.bytes);
+    whole = file.read(reinterpret_cast<char*>(sums.data()),
+                      static_cast<std::streamsize>(sums.size() * sizeof(sums[0]))) &&
+            file.read(reinterpret_cast<char*>(bytes.data()),
+                      static_cast<std::streamsize>(bytes.size())) &&
+            Sums(bytes) == sums;
   }
   if (!whole) {
-    std::error_code ignored;
     std::filesystem::remove(path, ignored);
     throw StoreError(path.string() + ": not a whole prefix; its checksum or header is wrong");
   }
-  return data;
+  return bytes;
 }
 
 }  // namespace vericache

@@ -1,4 +1,4 @@
-// Full caches of prompts' beginnings, kept for prompts that begin alike.
+// Caches of prompts and of their beginnings, kept for prompts that are alike or begin alike.
 #pragma once
 
 #include <cstddef>
@@ -37,50 +37,50 @@ std::vector<PrefixKey> PrefixKeys(std::span<const TokenId> tokens, const PrefixK
 // A key for the beginning of a chain: XXH3-128 over `identity`, which names model and formats.
 PrefixKey PrefixRoot(std::string_view identity);
 
+// The key of what `identity` made of all of `tokens`, such as a compressed cache.
+PrefixKey WholeKey(std::span<const TokenId> tokens, const PrefixKey& root,
+                   std::string_view identity);
+
 struct PrefixStoreOptions {
-  GroupShape shape;
-  int groups = 4;                               // page groups of a chunk
-  Bytes memory;                                 // of kept chunks; the least recently used go first
-  std::optional<std::filesystem::path> folder;  // on disk instead: kept until someone deletes them
+  Bytes memory;  // for what is kept; the least recently used goes first
+  std::optional<std::filesystem::path> folder;  // on disk instead: kept until someone deletes it
 };
 
-// Chunks by key, in memory or as files. A file appears under its name only when it is whole, and
-// has a checksum over each group, so that a restart finds whole chunks only. May be used by several
+// Bytes by key, in memory or as files. A file appears under its name only when it is whole, and has
+// a checksum over each kBlock, so that a restart finds only what is whole. May be used by several
 // threads.
 class PrefixStore {
  public:
+  static constexpr std::size_t kBlock = std::size_t{1} << 20U;
+
   // Throws UserError where the folder cannot be used.
   explicit PrefixStore(PrefixStoreOptions options);
 
-  // How many chunks from the first on are there.
+  // How many of the keys from the first on are there.
   int Lookup(std::span<const PrefixKey> keys) const;
 
-  // Keeps a chunk, in place of an earlier one of this key: its groups after each other, each of
-  // shape.bytes(). Throws StoreError.
-  void Save(const PrefixKey& key, std::span<const std::byte> groups);
+  // Keeps the bytes, where they are not kept yet. Throws StoreError.
+  void Save(const PrefixKey& key, std::span<const std::byte> bytes);
 
-  // Fills the groups' pages. Throws StoreError where the chunk is not there any more or not what
-  // was saved; such a chunk is forgotten.
-  void Load(const PrefixKey& key, std::span<const std::vector<std::byte*>> groups);
-
-  std::size_t chunk_bytes() const {
-    return static_cast<std::size_t>(options_.groups) * options_.shape.bytes();
-  }
+  // What was saved. Throws StoreError where it is not there any more, or damaged; then it is
+  // forgotten.
+  std::shared_ptr<const std::vector<std::byte>> Load(const PrefixKey& key);
 
  private:
-  struct Chunk {
+  struct Kept {
     std::shared_ptr<const std::vector<std::byte>> data;
     std::list<PrefixKey>::iterator use;
   };
 
   std::filesystem::path PathOf(const PrefixKey& key) const;
   std::vector<std::byte> ReadFile(const PrefixKey& key) const;
-  void WriteFile(const PrefixKey& key, std::span<const std::byte> groups) const;
+  void WriteFile(const PrefixKey& key, std::span<const std::byte> bytes) const;
 
   PrefixStoreOptions options_;
   mutable std::mutex mutex_;
-  std::map<PrefixKey, Chunk> chunks_;
+  std::map<PrefixKey, Kept> kept_;
   std::list<PrefixKey> uses_;  // the latest first
+  std::size_t bytes_ = 0;      // kept in memory
 };
 
 }  // namespace vericache

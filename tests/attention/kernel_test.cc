@@ -133,8 +133,9 @@ class EveryKernel : public ::testing::TestWithParam<std::string> {
   const AttentionKernel* kernel_ = nullptr;
 };
 
-constexpr NumberFormat kFormats[] = {NumberFormat::kF32, NumberFormat::kF16, NumberFormat::kBF16,
-                                     NumberFormat::kKivi4, NumberFormat::kKivi2};
+constexpr NumberFormat kFormats[] = {NumberFormat::kF32,  NumberFormat::kF16, NumberFormat::kBF16,
+                                     NumberFormat::kQ8,   NumberFormat::kQ4,  NumberFormat::kKivi4,
+                                     NumberFormat::kKivi2};
 
 TEST_P(EveryKernel, AgreesWithFloat64ForEveryPairOfFormats) {
   RandomData random(7);
@@ -161,6 +162,7 @@ TEST_P(EveryKernel, AgreesWithFloat64ForEveryHeadSize) {
   RandomData random(8);
   for (int head_dim = 16; head_dim <= 256; head_dim += 16) {
     for (const KvFormat format : {KvFormat{NumberFormat::kF16, NumberFormat::kBF16},
+                                  KvFormat{NumberFormat::kQ8, NumberFormat::kQ4},
                                   KvFormat{NumberFormat::kKivi4, NumberFormat::kKivi2}}) {
       if (IsGrouped(format) && head_dim % kGroupSlots != 0) {
         continue;

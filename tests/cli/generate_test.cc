@@ -74,6 +74,7 @@ TEST(CliGenerate, JsonHasExactlyTheseKeys) {
                                           "drafted_tokens",
                                           "accepted_tokens",
                                           "reloads",
+                                          "reused_compressed",
                                           "reused_tokens",
                                           "acceptance_length",
                                           "prefill_tokens_per_s",
@@ -236,6 +237,75 @@ TEST(CliRealModel, PoliciesAgree) {
   EXPECT_EQ(verified["text"], full["text"]);
   EXPECT_EQ(verified["logits_digest"], full["logits_digest"]);
   EXPECT_FALSE(full["text"].get<std::string>().empty());
+}
+
+// A seed gives the same text under every policy, another one another text, and none a new one each
+// time, which can be asked for again.
+TEST(CliSampling, SeedsAreRepeatable) {
+  const auto sampled = [&](std::vector<std::string> more) {
+    std::vector<std::string> arguments = {
+        "-m",   Tiny(),           "-p", kText, "-n", "30", "--temperature", "0.9", "--top-p",
+        "0.95", "--draft-length", "4"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return Objects(arguments).at(0);
+  };
+  const json full = sampled({"--policy", "full", "--seed", "5"});
+  const json drafted = sampled({"--policy", "vericache", "--keep", "0.2", "--seed", "5"});
+  EXPECT_EQ(full["tokens"], drafted["tokens"]);
+  EXPECT_EQ(full["logits_digest"], drafted["logits_digest"]);
+  EXPECT_EQ(full["seed"], 5);
+  EXPECT_EQ(full["temperature"], 0.9);
+  EXPECT_NE(sampled({"--seed", "6"})["tokens"], full["tokens"]);
+  const json one = sampled({});
+  EXPECT_NE(sampled({})["seed"], one["seed"]);
+  EXPECT_EQ(sampled({"--seed", std::to_string(one["seed"].get<std::uint64_t>())})["tokens"],
+            one["tokens"]);
+  const ProgramResult wrong = RunProgram({"generate", "-m", Tiny(), "-p", "x", "--top-p", "0"});
+  EXPECT_EQ(wrong.exit_code, 2);
+  EXPECT_NE(wrong.err.find("top_p"), std::string::npos) << wrong.err;
+}
+
+// What the built-in prompts are, and how well caches draft on them.
+TEST(CliAcceptance, SaysHowWellCachesDraft) {
+  const ProgramResult list = RunProgram({"workloads", "list"});
+  EXPECT_EQ(list.exit_code, 0);
+  EXPECT_NE(list.out.find("extract"), std::string::npos);
+  const std::vector<std::string> arguments = {"acceptance",
+                                              "-m",
+                                              Tiny(),
+                                              "--workloads",
+                                              "code-continue",
+                                              "--context",
+                                              "900",
+                                              "--new-tokens",
+                                              "24",
+                                              "--draft-lengths",
+                                              "4,8",
+                                              "--keep",
+                                              "0.5,0.1",
+                                              "--compressors",
+                                              "none",
+                                              "snapkv",
+                                              "k=q8,v=q4"};
+  const ProgramResult table = RunProgram(arguments);
+  EXPECT_EQ(table.exit_code, 0) << table.err;
+  EXPECT_NE(table.out.find("k=q8,v=q4"), std::string::npos) << table.out;
+  std::vector<std::string> as_json = arguments;
+  as_json.emplace_back("--json");
+  const ProgramResult result = RunProgram(as_json);
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const json object = json::parse(result.out);
+  ASSERT_EQ(object["results"].size(), 2U * 4U);
+  for (const json& each : object["results"]) {
+    EXPECT_EQ(each["workload"], "code-continue");
+    EXPECT_LE(each["acceptance_length"], each["x"]);
+    if (each["compressor"] == "none") {
+      EXPECT_EQ(each["acceptance_length"], each["x"]);
+      EXPECT_EQ(each["argmax_agreement"], 1.0);
+      EXPECT_EQ(each["bytes_ratio"], 1.0);
+    }
+  }
+  EXPECT_EQ(RunProgram({"acceptance", "-m", Tiny(), "--workloads", "poem"}).exit_code, 2);
 }
 
 }  // namespace

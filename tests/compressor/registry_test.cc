@@ -52,7 +52,8 @@ TEST(MakeCompressor, CombinesAScorerAndAFormatInEitherOrder) {
 
 TEST(MakeCompressor, KnowsEveryNameThatItLists) {
   const std::vector<std::string> names = CompressorNames();
-  EXPECT_EQ(names, (std::vector<std::string>{"none", "streamingllm", "snapkv", "kivi4", "kivi2"}));
+  EXPECT_EQ(names, (std::vector<std::string>{"none", "streamingllm", "snapkv", "q8", "q4", "kivi4",
+                                             "kivi2"}));
   for (const std::string& name : names) {
     EXPECT_EQ(MakeCompressor(name).name, name);
   }
@@ -66,6 +67,22 @@ TEST(MakeCompressor, TakesOptions) {
   EXPECT_EQ(CompressorOptions("streamingllm"), "sinks=4");
   EXPECT_EQ(CompressorOptions("kivi2"), "residual=128");
   EXPECT_EQ(CompressorOptions("none"), "");
+}
+
+TEST(MakeCompressor, TakesAFormatForKeysAndOneForValues) {
+  const Compressor both = MakeCompressor("k=q8,v=q4");
+  EXPECT_EQ(both.format, (KvFormat{NumberFormat::kQ8, NumberFormat::kQ4}));
+  EXPECT_EQ(both.residual, 0);
+  EXPECT_EQ(both.scorer, nullptr);
+  EXPECT_EQ(MakeCompressor("k=kivi4").format, (KvFormat{NumberFormat::kKivi4, NumberFormat::kF16}));
+  EXPECT_EQ(MakeCompressor("k=kivi4").residual, 128);
+  const Compressor dropped = MakeCompressor("snapkv:window=8+v=kivi2,k=q8,residual=32");
+  EXPECT_EQ(dropped.format, (KvFormat{NumberFormat::kQ8, NumberFormat::kKivi2}));
+  EXPECT_EQ(dropped.residual, 32);
+  EXPECT_EQ(dropped.scorer->query_window(), 8);
+  for (const char* wrong : {"k=q5", "q=q8", "k=q8+v=q4", "k=q8+kivi4", "k=", "k=q8,k=q8"}) {
+    EXPECT_THROW(MakeCompressor(wrong), UserError) << wrong;
+  }
 }
 
 // Option by option: what is wrong, and what would be right.

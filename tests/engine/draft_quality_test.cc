@@ -1,7 +1,10 @@
 // What an evaluation says of a compressed cache is what the engine's rounds come to.
 #include "evaluation/draft_quality.h"
 
+#include <algorithm>
 #include <array>
+#include <numeric>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -28,14 +31,21 @@ TEST(DraftEvaluation, RoundsAreThoseOfTheEngine) {
       const std::array<int, 3> draft_lengths = {5, 1, 12};
       const DraftQuality quality = evaluation.Judge(MakeCompressor(name), keep, draft_lengths);
       for (const RoundQuality& rounds : quality.rounds) {
-        const Result result =
-            RunEngine(model, VeriCacheOptions(name, keep, rounds.draft_length), {prompt})[0];
-        // Its last round is shorter, and counted.
-        EXPECT_LE(rounds.rounds, result.rounds) << name;
-        EXPECT_GE(rounds.rounds + 1, result.rounds) << name;
-        EXPECT_LE(rounds.accepted, result.accepted_tokens) << name;
-        EXPECT_GE(rounds.accepted + rounds.draft_length, result.accepted_tokens) << name;
-        EXPECT_EQ(quality.compressed <= result.compressed_cache, true);
+        // What each round emitted, after the token of the prefill: the accepted ones and one more.
+        std::vector<int> emitted;
+        EngineEvents events;
+        events.on_tokens = [&](int, std::span<const TokenId> more) {
+          emitted.push_back(static_cast<int>(more.size()));
+        };
+        const Result result = RunEngine(model, VeriCacheOptions(name, keep, rounds.draft_length),
+                                        {prompt}, events)[0];
+        // The engine's last rounds are shorter, and not counted.
+        ASSERT_LT(rounds.rounds, static_cast<int>(emitted.size())) << name;
+        const auto end = emitted.begin() + 1 + rounds.rounds;
+        EXPECT_EQ(rounds.accepted + rounds.rounds, std::accumulate(emitted.begin() + 1, end, 0))
+            << name << " draft " << rounds.draft_length;
+        EXPECT_GE(std::accumulate(emitted.begin(), end, 0), kTokens - 1 - rounds.draft_length);
+        EXPECT_LE(quality.compressed, result.compressed_cache);
       }
       some = some || (quality.rounds[0].accepted > 0 &&
                       *quality.rounds[0].acceptance_length() < draft_lengths[0]);
@@ -67,6 +77,29 @@ TEST(DraftEvaluation, RefusesWhatDoesNotFit) {
   EXPECT_THROW(DraftEvaluation(transformer, RandomTokens(200, 320, 6), {.new_tokens = 57}),
                UserError);
   EXPECT_THROW(DraftEvaluation(transformer, {}, {.new_tokens = 2}), UserError);
+}
+
+TEST(DraftEvaluation, SaysHowMuchIsRepeated) {
+  const Model& model = LoadTiny({});
+  Transformer transformer(model, 1);
+  // A tiny random model soon repeats itself.
+  DraftEvaluation evaluation(transformer, RandomTokens(64, 320, 7), {.new_tokens = 400});
+  const std::vector<TokenId>& text = evaluation.continuation();
+  std::size_t covered = 0;
+  std::vector<bool> repeats(text.size());
+  for (std::size_t i = 0; i + 8 <= text.size(); ++i) {
+    for (std::size_t j = 0; j + 8 <= i; ++j) {
+      if (std::equal(text.begin() + static_cast<std::ptrdiff_t>(i),
+                     text.begin() + static_cast<std::ptrdiff_t>(i + 8),
+                     text.begin() + static_cast<std::ptrdiff_t>(j))) {
+        std::fill_n(repeats.begin() + static_cast<std::ptrdiff_t>(i), 8, true);
+      }
+    }
+  }
+  covered = static_cast<std::size_t>(std::count(repeats.begin(), repeats.end(), true));
+  EXPECT_DOUBLE_EQ(evaluation.repetition().of_itself,
+                   static_cast<double>(covered) / static_cast<double>(text.size()));
+  EXPECT_EQ(evaluation.repetition().of_prompt, 0.0);
 }
 
 }  // namespace

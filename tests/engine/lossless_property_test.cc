@@ -15,8 +15,17 @@
 namespace vericache {
 namespace {
 
-constexpr std::array<const char*, 7> kCompressors = {
-    "none", "streamingllm", "snapkv", "kivi4", "kivi2", "snapkv+kivi4", "streamingllm+kivi2"};
+constexpr std::array<const char*, 11> kCompressors = {"none",
+                                                      "streamingllm",
+                                                      "snapkv",
+                                                      "kivi4",
+                                                      "kivi2",
+                                                      "q8",
+                                                      "q4",
+                                                      "k=q8,v=kivi2",
+                                                      "snapkv+kivi4",
+                                                      "snapkv:window=5,kernel=3+k=kivi4,v=q4",
+                                                      "streamingllm:sinks=1+kivi2:residual=32"};
 
 // Uniform over [first, end) however small RapidCheck's size is; shrinks towards `first`.
 template <typename T>
@@ -75,6 +84,16 @@ std::vector<Prompt> AnyPrompts(int vocabulary, int most_tokens) {
   return prompts;
 }
 
+SamplingOptions AnySampling() {
+  return {.temperature = *rc::gen::element(0.0, 0.1, 0.7, 1.0, 2.0),
+          .top_k = *rc::gen::element(0, 0, 1, 20),
+          .top_p = *rc::gen::element(1.0, 0.9, 0.3),
+          .min_p = *rc::gen::element(0.0, 0.05),
+          .presence_penalty = *rc::gen::element(0.0, 0.0, 1.5),
+          .frequency_penalty = *rc::gen::element(0.0, 0.0, -0.5, 0.3),
+          .seed = Within<std::uint64_t>(0, 1000)};
+}
+
 RC_GTEST_PROP(LosslessProperty, EqualsFull, ()) {
   const TinyModel tiny = AnyModel();
   EngineOptions options;
@@ -95,6 +114,11 @@ RC_GTEST_PROP(LosslessProperty, EqualsFull, ()) {
   options.is_end = [ends](TokenId token) { return ends > 0 && Raw(token) % ends == ends - 1; };
   const Model& model = LoadTiny(tiny);
   std::vector<Prompt> prompts = AnyPrompts(tiny.vocabulary, most_tokens);
+  if (Within(0, 2) == 0) {
+    for (Prompt& prompt : prompts) {
+      prompt.sampling = AnySampling();
+    }
+  }
   options.policy =
       *rc::gen::element(Policy::kVeriCache, Policy::kAuto, Policy::kLockstep, Policy::kFull);
   options.adaptive_draft = Within(0, 4) == 0;
@@ -110,8 +134,7 @@ RC_GTEST_PROP(LosslessProperty, EqualsFull, ()) {
   }
   if (Within(0, 3) == 0) {  // what an earlier request of the run, or the run before, left
     options.prefixes = MakePrefixStore(
-        Within(0, 2) == 0 ? "memory:64MiB" : "disk:" + (folder.path() / "prefixes").string(),
-        model);
+        Within(0, 2) == 0 ? "memory:64MiB" : "disk:" + (folder.path() / "prefixes").string());
     for (std::size_t i = 1; i < prompts.size(); ++i) {
       if (Within(0, 2) == 0) {  // begins as another one of the batch
         const std::vector<TokenId>& other = prompts[Within<std::size_t>(0, i)].tokens;
@@ -125,17 +148,24 @@ RC_GTEST_PROP(LosslessProperty, EqualsFull, ()) {
       RunEngine(model, options, {prompts[0]});
     }
   }
+  options.turn = Within(1, 12);
   const bool scarce = *rc::gen::arbitrary<bool>();
-  if (scarce) {  // just enough for any one of them: requests wait for each other
-    options.fast_memory = {};
+  if (scarce) {  // for any one of them, up to nearly all: requests wait, or take turns
+    Bytes most;
+    Bytes all;
     for (const Prompt& prompt : prompts) {
-      options.fast_memory = std::max(options.fast_memory, FastMemoryNeed(model, options, prompt));
+      const Bytes need = FastMemoryNeed(model, options, prompt);
+      most = std::max(most, need);
+      all += need;
     }
+    options.fast_memory = most + Bytes{Within<std::uint64_t>(0, (all - most).count + 1)};
   }
 
   std::ostringstream lengths;
   for (const Prompt& prompt : prompts) {
-    lengths << ' ' << prompt.tokens.size() << '+' << prompt.max_tokens;
+    lengths << ' ' << prompt.tokens.size() << '+' << prompt.max_tokens << " T "
+            << prompt.sampling.temperature << " k " << prompt.sampling.top_k << " p "
+            << prompt.sampling.top_p << " seed " << prompt.sampling.seed;
   }
   RC_LOG() << tiny.Describe() << "\n"
            << options.compressor << " keep " << options.keep << " draft " << options.draft_length

@@ -169,7 +169,7 @@ TEST(FastMemory, HoldsMoreRequestsAtOnce) {
     if (policy != Policy::kFull) {  // else full caches would take turns
       options.link_bandwidth = 1e10;
     }
-    options.prefixes = MakePrefixStore("memory:64MiB", model);
+    options.prefixes = MakePrefixStore("memory:64MiB");
     EngineOptions full = options;
     full.policy = Policy::kFull;
     options.fast_memory = FastMemoryNeed(model, full, prompts[0]) * 8;

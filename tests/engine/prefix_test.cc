@@ -1,6 +1,7 @@
 // Prompts that begin as an earlier one did start from its cache, and emit what they would have.
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -41,7 +42,7 @@ TEST_P(PrefixReuse, LaterPromptsComputeOnlyTheirOwnPart) {
     for (const bool reloads : {false, true}) {
       EngineOptions options = VeriCacheOptions("snapkv+kivi4", 0.5, 6);
       options.policy = policy;
-      options.prefixes = MakePrefixStore(Place(), model);
+      options.prefixes = MakePrefixStore(Place());
       if (reloads) {
         options.link_bandwidth = 1e9;
       }
@@ -69,7 +70,7 @@ TEST(SharedPrefix, LivesOnceInMemory) {
     options.policy = policy;
     options.batch = 3;
     if (share) {
-      options.prefixes = MakePrefixStore("memory:1KiB", model);  // which keeps nothing
+      options.prefixes = MakePrefixStore("memory:1KiB");  // which keeps nothing
     }
     Engine engine(model, options);
     const std::vector<Result> results = engine.Run(Prompts());
@@ -93,11 +94,15 @@ TEST_P(PrefixReuse, SamePromptAgain) {
   const Prompt prompt{.id = "0", .tokens = RandomTokens(512, 320, 3), .max_tokens = 20};
   for (const char* compressor : {"snapkv", "kivi4"}) {
     EngineOptions options = VeriCacheOptions(compressor, 0.5, 6);
-    options.prefixes = MakePrefixStore(Place(), model);
+    options.prefixes = MakePrefixStore(Place());
+    int accepted = 0;
     for (int turn = 0; turn < 3; ++turn) {
       const std::vector<Result> results = RunEngine(model, options, {prompt});
       EXPECT_EQ(Difference(RunFull(model, {prompt}), results), "");
       EXPECT_TRUE(turn == 0 || results[0].reused_tokens == 256);
+      EXPECT_EQ(results[0].reused_compressed, turn > 0);
+      accepted = turn == 0 ? results[0].accepted_tokens : accepted;
+      EXPECT_EQ(results[0].accepted_tokens, accepted);  // the same compressed cache
     }
   }
 }
@@ -105,7 +110,7 @@ TEST_P(PrefixReuse, SamePromptAgain) {
 TEST_P(PrefixReuse, AnotherModelFindsNothing) {
   EngineOptions options = VeriCacheOptions("none", 1.0, 6);
   const Model& model = LoadTiny({});
-  options.prefixes = MakePrefixStore(Place(), model);
+  options.prefixes = MakePrefixStore(Place());
   RunEngine(model, options, {Prompts()[0]});
   EXPECT_EQ(RunEngine(LoadTiny({.seed = 2}), options, {Prompts()[1]})[0].reused_tokens, 0);
   EXPECT_EQ(RunEngine(model, options, {Prompts()[1]})[0].reused_tokens, 512);
@@ -119,7 +124,7 @@ TEST(PrefixFaults, DamagedFilesAreNotUsed) {
   const Model& model = LoadTiny({});
   const TempDir folder;
   EngineOptions options = VeriCacheOptions("snapkv", 0.5, 6);
-  options.prefixes = MakePrefixStore("disk:" + folder.path().string(), model);
+  options.prefixes = MakePrefixStore("disk:" + folder.path().string());
   const std::vector<Result> full = RunFull(model, Prompts());
   RunEngine(model, options, {Prompts()[0]});
   for (int turn = 0; turn < 2; ++turn) {
@@ -139,11 +144,48 @@ TEST(PrefixFaults, DamagedFilesAreNotUsed) {
   }
 }
 
-TEST(PrefixPlace, OthersAreRefused) {
+// A compressed cache that is damaged, or of other options, is made anew.
+TEST(PrefixFaults, CompressedCachesAreMadeAnew) {
   const Model& model = LoadTiny({});
+  const TempDir folder;
+  const Prompt prompt = Prompts()[0];
+  EngineOptions options = VeriCacheOptions("snapkv", 0.5, 6);
+  options.prefixes = MakePrefixStore("disk:" + folder.path().string());
+  const auto files = [&] {
+    std::set<std::filesystem::path> paths;
+    for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
+      paths.insert(entry.path());
+    }
+    return paths;
+  };
+  EngineOptions full = options;
+  full.policy = Policy::kFull;
+  const std::vector<Result> expected = RunEngine(model, full, {prompt});
+  EXPECT_FALSE(expected[0].reused_compressed);
+  const std::set<std::filesystem::path> chunks = files();
+  EXPECT_FALSE(RunEngine(model, options, {prompt})[0].reused_compressed);
+  EXPECT_TRUE(RunEngine(model, options, {prompt})[0].reused_compressed);
+  for (const std::filesystem::path& path : files()) {
+    if (!chunks.contains(path)) {
+      std::filesystem::resize_file(path, std::filesystem::file_size(path) - 1);
+    }
+  }
+  ASSERT_EQ(files().size(), chunks.size() + 1);
+  const std::vector<Result> again = RunEngine(model, options, {prompt});
+  EXPECT_EQ(Difference(expected, again), "");
+  EXPECT_FALSE(again[0].reused_compressed);
+  EXPECT_EQ(again[0].reused_tokens, 512);
+  EXPECT_TRUE(RunEngine(model, options, {prompt})[0].reused_compressed);
+  options.keep = 0.3;
+  EXPECT_FALSE(RunEngine(model, options, {prompt})[0].reused_compressed);
+  options.compressor = "snapkv+kivi4";
+  EXPECT_FALSE(RunEngine(model, options, {prompt})[0].reused_compressed);
+}
+
+TEST(PrefixPlace, OthersAreRefused) {
   for (const char* text :
        {"", "memory", "memory:", "memory:lots", "disk:", "tape:x", "disk:/dev/null/x"}) {
-    EXPECT_THROW(MakePrefixStore(text, model), UserError) << text;
+    EXPECT_THROW(MakePrefixStore(text), UserError) << text;
   }
 }
 

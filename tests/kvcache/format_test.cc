@@ -68,24 +68,28 @@ TEST(FormatName, IsTheOneOfTheCommandLine) {
   EXPECT_EQ(Name(NumberFormat::kBF16), "bf16");
   EXPECT_EQ(Name(NumberFormat::kKivi4), "kivi4");
   EXPECT_EQ(Name(NumberFormat::kKivi2), "kivi2");
+  for (const auto format : {NumberFormat::kF32, NumberFormat::kBF16, NumberFormat::kQ8,
+                            NumberFormat::kQ4, NumberFormat::kKivi2}) {
+    EXPECT_EQ(ParseNumberFormat(Name(format)), format);
+  }
+  EXPECT_EQ(ParseNumberFormat("q5"), std::nullopt);
 }
 
 TEST(PageLayout, TakesTheDocumentedBits) {
-  // A KIVI group of 32 has two 16-bit numbers beside its codes: one more bit a number.
+  // A KIVI group of 32 has two 16-bit numbers beside its codes, a block of q8 or q4 has one: one
+  // more bit a number, and half a bit.
   const struct {
     NumberFormat format;
-    std::size_t bits;
-  } kBits[] = {{NumberFormat::kF32, 32},
-               {NumberFormat::kF16, 16},
-               {NumberFormat::kBF16, 16},
-               {NumberFormat::kKivi4, 5},
-               {NumberFormat::kKivi2, 3}};
+    std::size_t half_bits;
+  } kBits[] = {{NumberFormat::kF32, 64}, {NumberFormat::kF16, 32}, {NumberFormat::kBF16, 32},
+               {NumberFormat::kQ8, 17},  {NumberFormat::kQ4, 9},   {NumberFormat::kKivi4, 10},
+               {NumberFormat::kKivi2, 6}};
   for (const auto& keys : kBits) {
     for (const auto& values : kBits) {
       for (const int head_dim : {32, 64, 96, 128, 256}) {
         const PageLayout layout({keys.format, values.format}, Geometry(3, head_dim));
-        EXPECT_EQ(layout.page_bytes() * 8,
-                  Size(3 * kPageSlots * head_dim) * (keys.bits + values.bits))
+        EXPECT_EQ(layout.page_bytes() * 16,
+                  Size(3 * kPageSlots * head_dim) * (keys.half_bits + values.half_bits))
             << Name(keys.format) << ' ' << Name(values.format) << ' ' << head_dim;
       }
     }
@@ -174,9 +178,10 @@ RC_GTEST_PROP(PlainFormat, KeepsWhatItReadBitForBit, (std::uint32_t seed)) {
 
 RC_GTEST_PROP(AnyFormat, ReadKeyHalfIsReadKeyTransposed, (std::uint32_t seed)) {
   RandomData random(seed);
-  const NumberFormat formats[] = {NumberFormat::kF32, NumberFormat::kF16, NumberFormat::kBF16,
-                                  NumberFormat::kKivi4, NumberFormat::kKivi2};
-  const KvFormat format{formats[random.Below(5)], formats[random.Below(5)]};
+  const NumberFormat formats[] = {NumberFormat::kF32,  NumberFormat::kF16, NumberFormat::kBF16,
+                                  NumberFormat::kQ8,   NumberFormat::kQ4,  NumberFormat::kKivi4,
+                                  NumberFormat::kKivi2};
+  const KvFormat format{formats[random.Below(7)], formats[random.Below(7)]};
   const int dim = 32 * (1 + random.Below(8));
   const PageLayout layout(format, Geometry(2, dim));
   std::vector<std::byte> page(layout.page_bytes());
@@ -213,6 +218,35 @@ RC_GTEST_PROP(AnyFormat, WriteGroupOfPlainNumbersIsWriteSlot, (std::uint32_t see
               std::span(values).subspan(Size(s) * 48, 48));
   }
   RC_ASSERT(grouped == single);
+}
+
+// And nothing else: not another slot, nor another head.
+RC_GTEST_PROP(PlainFormat, CopySlotCopiesTheBits, (std::uint32_t seed)) {
+  RandomData random(seed);
+  const KvFormat format{kPlain[random.Below(3)], kPlain[random.Below(3)]};
+  const int dim = 16 * (1 + random.Below(8));
+  const PageLayout layout(format, Geometry(2, dim));
+  std::vector<std::byte> from(layout.page_bytes());
+  std::vector<std::byte> to(layout.page_bytes());
+  for (int head = 0; head < 2; ++head) {
+    for (int slot = 0; slot < kPageSlots; ++slot) {
+      WriteSlot(layout, from.data(), head, slot, AnyFloats(random, Size(dim)),
+                AnyFloats(random, Size(dim)));
+      WriteSlot(layout, to.data(), head, slot, AnyFloats(random, Size(dim)),
+                AnyFloats(random, Size(dim)));
+    }
+  }
+  const int head = random.Below(2);
+  const int from_slot = random.Below(kPageSlots);
+  const int to_slot = random.Below(kPageSlots);
+  std::vector<float> key(Size(dim));
+  std::vector<float> value(Size(dim));
+  ReadKey(layout, from.data(), head, from_slot, key);
+  ReadValue(layout, from.data(), head, from_slot, value);
+  std::vector<std::byte> expected = to;
+  WriteSlot(layout, expected.data(), head, to_slot, key, value);
+  CopySlot(layout, from.data(), from_slot, to.data(), to_slot, head);
+  RC_ASSERT(to == expected);
 }
 
 }  // namespace

@@ -4,6 +4,8 @@
 #include <rapidcheck/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <cstring>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -175,6 +177,40 @@ RC_GTEST_PROP(KvCache, HoldsWhatPlainRowsWouldHold, (std::uint32_t seed)) {
     }
     CheckSame(cache, model, pool, others);
   }
+  // As bytes it is the same, and nothing but all of them is taken for it.
+  const std::vector<std::byte> saved = cache.Saved();
+  PagePool another(Bytes{1U << 22U});
+  KvCache restored(another, PageKind::kResident, kGeometry, kF16, kKivi);
+  RC_ASSERT(restored.Restore(saved));
+  CheckSame(restored, model, another, {});
+  const auto cut = static_cast<std::size_t>(random.Below(static_cast<int>(saved.size())));
+  KvCache half(another, PageKind::kResident, kGeometry, kF16, kKivi);
+  RC_ASSERT(!half.Restore(std::span(saved).first(cut)));
+  std::vector<std::byte> more = saved;
+  more.push_back(std::byte{0});
+  KvCache longer(another, PageKind::kResident, kGeometry, kF16, kKivi);
+  RC_ASSERT(!longer.Restore(more));
+}
+
+// Bytes that were never a cache: refused, whatever they say.
+RC_GTEST_PROP(KvCache, RestoreRefusesOtherBytes, (std::uint32_t seed)) {
+  RandomData random(seed);
+  PagePool pool(Bytes{1U << 22U});
+  KvCache cache(pool, PageKind::kResident, kGeometry, kF16);
+  testing::FillTail(cache, random.Below(200), random);
+  std::vector<std::byte> saved = cache.Saved();
+  // The ranges of the first layer's segments: one of their numbers becomes any other.
+  std::int32_t number = 0;
+  const std::size_t at = sizeof(number) * Size(random.Below(4));
+  std::memcpy(&number, saved.data() + at, sizeof(number));
+  const auto other = *rc::gen::arbitrary<std::int32_t>();
+  const auto pages = [](std::int64_t slots) { return (slots + kPageSlots - 1) / kPageSlots; };
+  RC_PRE(pages(other) != pages(number));
+  std::memcpy(saved.data() + at, &other, sizeof(other));
+  KvCache restored(pool, PageKind::kResident, kGeometry, kF16);
+  const bool begins_later = at == 2 * sizeof(number) && other > 0 && other < kPageSlots &&
+                            other <= cache.slots(LayerId{0});
+  RC_ASSERT(restored.Restore(saved) == begins_later);
 }
 
 TEST(KvCache, RefusedExtendChangesNothing) {

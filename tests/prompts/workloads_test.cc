@@ -58,6 +58,12 @@ TEST(Workloads, AskForWhatIsThere) {
       EXPECT_LT(call.find("\"" + name + "\""), question) << name;
     }
     EXPECT_EQ(calls, 6);
+    const std::string edit = TextOf(MakeWorkload("code-edit", 1600, seed, CountTokens));
+    const std::size_t begin = edit.find("begins with `");
+    ASSERT_NE(begin, std::string::npos);
+    const std::string line = edit.substr(begin + 13, edit.find('`', begin + 13) - begin - 13);
+    EXPECT_TRUE(line.find('(') != std::string::npos && line.ends_with("{")) << line;
+    EXPECT_LT(edit.find(line), begin);
     const std::string quote = TextOf(MakeWorkload("quote", 1200, seed, CountTokens));
     const std::size_t numbers = quote.find("in brackets: ");
     ASSERT_NE(numbers, std::string::npos);

@@ -34,8 +34,8 @@ bool Driver::Step() {
   const auto before = std::chrono::steady_clock::now();
   const IterationPlan& plan = scheduler_.Plan();
   planning_ += std::chrono::steady_clock::now() - before;
-  for (const int request : plan.swap_out) {
-    SwapOut(request);
+  for (const SwapOut& out : plan.swap_out) {
+    MoveOut(out);
   }
   for (const int request : plan.admit) {
     Begin(request);
@@ -114,9 +114,11 @@ void Driver::EndTransfers() {
 }
 
 void Driver::AfterSave(int index) {
-  if (!at(index).ended && !at(index).stored) {
-    at(index).stored = true;
-    at(index).slots = 0;
+  Request& request = at(index);
+  if (!request.ended && (swaps() ? request.saving : !request.stored)) {
+    request.stored = true;
+    request.saving = false;
+    request.slots = 0;
     scheduler_.Stored(index);
   }
 }
@@ -172,7 +174,11 @@ void Driver::Begin(int index) {
   Require(begun_ - gone_ <= options().batch, "the batch is full");
   Bytes memory;
   for (const Request& each : requests_) {
-    memory += each.begun && !each.gone ? each.need.memory : Bytes{};
+    if (each.begun && !each.gone) {
+      memory += each.need.memory;
+      memory += each.stays ? scheduler_.NeededRoom(each.need) - each.need.resident : Bytes{};
+      memory -= HoldsResident(each) ? Bytes{} : each.need.resident;
+    }
   }
   Require(memory <= options().memory, "the machine's memory holds all");
   if (Chance(world_.load)) {
@@ -195,14 +201,16 @@ void Driver::StartReload(int index) {
   Copy(to_fast_memory_, index, request.full_slots(), world_.bandwidth, scheduler_.DueOf(index));
 }
 
-void Driver::SwapOut(int index) {
-  Request& request = at(index);
+void Driver::MoveOut(const SwapOut& out) {
+  Request& request = at(out.request);
   Require(
       swaps() && request.running() && !request.away && !request.prefilling() && request.copies == 0,
       "a full cache leaves that is there");
   ++history_.back().swaps;
+  Require(request.stored || !out.at_once, "what was never stored does not leave at once");
   request.away = true;
-  Copy(to_store_, index, request.stored ? 1 : request.full_slots(), world_.save_bandwidth, 0);
+  request.saving = !out.at_once;
+  Copy(to_store_, out.request, out.at_once ? 1 : request.full_slots(), world_.save_bandwidth, 0);
 }
 
 void Driver::Execute(const RowGroup& group) {

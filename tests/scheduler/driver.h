@@ -82,6 +82,7 @@ class Driver {
     bool stays = false;   // the full cache is in fast memory for as long as it runs
     bool stored = false;  // the full cache is in the store
     bool away = false;    // under full: not in fast memory, or on its way
+    bool saving = false;  // and on its way out, still there
     Reload reload = Reload::kNone;
     int slots = 0;  // of the full cache, in fast memory
 
@@ -99,6 +100,10 @@ class Driver {
   bool transient(const Request& request) const { return transient() && !request.stays; }
   // Whether full caches take turns in fast memory.
   bool swaps() const { return options().reloads && policy() == Policy::kFull; }
+  // Whether its part of fast memory is taken.
+  static bool HoldsResident(const Request& request) {
+    return !request.away || request.saving || request.reload == Reload::kMoving;
+  }
   Request& at(int request) { return requests_.at(static_cast<std::size_t>(request)); }
   Bytes Groups(int slots) const;
   bool Chance(double p);
@@ -113,7 +118,7 @@ class Driver {
   void AbortSome();
   void Begin(int index);
   void StartReload(int index);
-  void SwapOut(int index);
+  void MoveOut(const SwapOut& out);
   void CheckRows(const RowGroup& group);
   void CheckDraft(const Request& request) const;
   void CheckWaiting(const std::vector<bool>& has_rows) const;

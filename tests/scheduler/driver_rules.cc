@@ -79,8 +79,7 @@ void Driver::CheckMemory() {
   for (const Request& each : requests_) {
     iteration.running += each.running() ? 1 : 0;
     if (each.begun && !each.gone) {
-      const bool here = !each.away || each.reload == Reload::kMoving || !each.stored;
-      held += (here ? each.need.resident : Bytes{});
+      held += HoldsResident(each) ? each.need.resident : Bytes{};
       held += transient() ? Groups(each.stays ? each.full_slots() : each.slots) : Bytes{};
       iteration.full_caches += each.slots > 0 ? 1 : 0;
     }

@@ -149,6 +149,17 @@ TEST(PaperExample, StaggeringIsFasterThanLockstep) {
   }
 }
 
+// Iterations that verify twice as long as others make nothing late, where the link has time to
+// spare.
+TEST(PaperExample, LongVerifiesAreOnTimeToo) {
+  World world = Example(Policy::kVeriCache, kAmple);
+  world.verify_s = world.iteration_s;
+  world.bandwidth *= 1.5;
+  const Steady steady = RunSteadily(world);
+  EXPECT_GT(steady.verifies, 300);
+  EXPECT_EQ(steady.late, 0);
+}
+
 // Guesses that are ten times too high, or too low, are forgotten.
 TEST(PaperExample, WrongFirstGuessesMakeNothingLateLater) {
   for (const double factor : {0.1, 10.0}) {

@@ -32,10 +32,9 @@ Bytes AnyBytes(std::uint64_t most) {
 std::vector<RequestNeed> AnyNeeds() {
   std::vector<RequestNeed> needs(static_cast<std::size_t>(AnyInt(1, 12)));
   for (RequestNeed& need : needs) {
-    need = {.prompt_tokens = AnyInt(1, 100),
-            .max_tokens = AnyInt(1, 100),
-            .resident = AnyBytes(2000),
-            .memory = AnyBytes(5000)};
+    need = {
+        .prompt_tokens = AnyInt(1, 100), .max_tokens = AnyInt(1, 100), .resident = AnyBytes(2000)};
+    need.memory = need.resident + AnyBytes(3000);
   }
   return needs;
 }
@@ -84,7 +83,8 @@ Case AnyCase() {
                          .group_slots = AnyInt(1, 16),
                          // The guesses may be far off.
                          .link_bandwidth = std::exp2(AnyInt(0, 30)),
-                         .iteration_s = std::exp2(AnyInt(-8, 2))};
+                         .iteration_s = std::exp2(AnyInt(-8, 2)),
+                         .turn = AnyInt(1, 40)};
   any.world.verify_s = AnyInt(0, 4) * 0.005;
   any.world.prefill_s = AnyInt(0, 4) * 0.02;
   any.world.acceptance = AnyInt(0, 10) / 10.0;

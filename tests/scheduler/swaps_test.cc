@@ -71,6 +71,18 @@ RC_GTEST_PROP(Swaps, AllRequestsAdvance, ()) {
   RC_ASSERT(Swaps(driver) <= requests * (kTokens / 64 + 1));
 }
 
+// Where the machine's memory is scarcer than fast memory, they take turns just as well.
+RC_GTEST_PROP(Swaps, TheMachinesMemoryIsABudgetToo, ()) {
+  const int requests = *rc::gen::inRange(2, 9);
+  const int fits = *rc::gen::inRange(1, requests);
+  World world = AnyWorld(requests, requests, 1.0);
+  world.scheduler.memory = {kFull * static_cast<std::uint64_t>(fits)};
+  Driver driver(world, Needs(requests));
+  driver.Run();
+  RC_ASSERT(driver.whole() == requests);
+  RC_ASSERT(Swaps(driver) > 0);
+}
+
 RC_GTEST_PROP(Swaps, WhereAllFitNothingMoves, ()) {
   const int requests = *rc::gen::inRange(1, 9);
   Driver driver(AnyWorld(requests, requests, 2.0), Needs(requests));

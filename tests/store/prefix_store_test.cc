@@ -14,7 +14,7 @@
 namespace vericache {
 namespace {
 
-constexpr GroupShape kShape{.layers = 3, .page_bytes = 100};
+constexpr std::size_t kChunkBytes = 1200;
 
 std::vector<TokenId> Tokens(int count, int seed) {
   std::vector<TokenId> tokens;
@@ -25,26 +25,14 @@ std::vector<TokenId> Tokens(int count, int seed) {
 }
 
 std::vector<std::byte> Chunk(int seed) {
-  std::vector<std::byte> bytes(4 * kShape.bytes());
+  std::vector<std::byte> bytes(kChunkBytes);
   for (std::size_t i = 0; i < bytes.size(); ++i) {
     bytes[i] = static_cast<std::byte>((i * 7 + static_cast<std::size_t>(seed)) & 0xFFU);
   }
   return bytes;
 }
 
-// The groups that a Load fills, put together.
-std::vector<std::byte> Loaded(PrefixStore& store, const PrefixKey& key) {
-  std::vector<std::byte> bytes(store.chunk_bytes());
-  std::vector<std::vector<std::byte*>> groups(4);
-  std::byte* at = bytes.data();
-  for (auto& group : groups) {
-    for (int layer = 0; layer < kShape.layers; ++layer, at += kShape.page_bytes) {
-      group.push_back(at);
-    }
-  }
-  store.Load(key, groups);
-  return bytes;
-}
+std::vector<std::byte> Loaded(PrefixStore& store, const PrefixKey& key) { return *store.Load(key); }
 
 // Keys agree exactly as far as the tokens do.
 RC_GTEST_PROP(PrefixKeys, AgreeAsFarAsTheTokensDo, ()) {
@@ -72,7 +60,7 @@ RC_GTEST_PROP(PrefixKeys, AgreeAsFarAsTheTokensDo, ()) {
 
 TEST(PrefixStoreInMemory, DropsWhatWasNotUsedForLongest) {
   const std::vector<PrefixKey> keys = PrefixKeys(Tokens(256 * 4, 1), PrefixRoot("m"));
-  PrefixStore store({.shape = kShape, .groups = 4, .memory = {3 * 4 * kShape.bytes()}});
+  PrefixStore store({.memory = {3 * kChunkBytes}});
   for (int i = 0; i < 3; ++i) {
     store.Save(keys[static_cast<std::size_t>(i)], Chunk(i));
   }
@@ -88,7 +76,7 @@ TEST(PrefixStoreInMemory, DropsWhatWasNotUsedForLongest) {
 
 TEST(PrefixStoreInMemory, WithoutRoomKeepsNothing) {
   const std::vector<PrefixKey> keys = PrefixKeys(Tokens(256, 1), PrefixRoot("m"));
-  PrefixStore store({.shape = kShape, .groups = 4, .memory = {4 * kShape.bytes() - 1}});
+  PrefixStore store({.memory = {kChunkBytes - 1}});
   store.Save(keys[0], Chunk(0));
   EXPECT_EQ(store.Lookup(keys), 0);
 }
@@ -96,7 +84,7 @@ TEST(PrefixStoreInMemory, WithoutRoomKeepsNothing) {
 TEST(PrefixStoreOnDisk, OutlivesTheStore) {
   const testing::TemporaryFolder folder;
   const std::vector<PrefixKey> keys = PrefixKeys(Tokens(512, 1), PrefixRoot("m"));
-  const PrefixStoreOptions options{.shape = kShape, .groups = 4, .folder = folder.path() / "p"};
+  const PrefixStoreOptions options{.folder = folder.path() / "p"};
   PrefixStore(options).Save(keys[0], Chunk(0));
   PrefixStore store(options);
   EXPECT_EQ(store.Lookup(keys), 1);
@@ -107,7 +95,7 @@ TEST(PrefixStoreOnDisk, OutlivesTheStore) {
 TEST(PrefixStoreOnDisk, RefusesEveryDamage) {
   const testing::TemporaryFolder folder;
   const std::vector<PrefixKey> keys = PrefixKeys(Tokens(256, 1), PrefixRoot("m"));
-  PrefixStore store({.shape = kShape, .groups = 4, .folder = folder.path()});
+  PrefixStore store({.folder = folder.path()});
   const std::filesystem::path path = folder.path() / (keys[0].Text() + ".prefix");
   store.Save(keys[0], Chunk(0));
   const auto size = std::filesystem::file_size(path);
@@ -134,7 +122,7 @@ TEST(PrefixStoreOnDisk, UnfinishedFilesAreNotFound) {
   const testing::TemporaryFolder folder;
   const std::vector<PrefixKey> keys = PrefixKeys(Tokens(256, 1), PrefixRoot("m"));
   std::ofstream(folder.path() / (keys[0].Text() + ".prefix.1-0.part")) << "half";
-  PrefixStore store({.shape = kShape, .groups = 4, .folder = folder.path()});
+  PrefixStore store({.folder = folder.path()});
   EXPECT_EQ(store.Lookup(keys), 0);
 }
 

@@ -218,8 +218,11 @@ inline BatchSpec AnyBatch(RandomData& random, int requests, int longest, int mos
   spec.heads = spec.geometry.kv_heads * (1 + random.Below(5));
   spec.tail = {kTails[random.Below(3)], kTails[random.Below(3)]};
   if (random.Below(2) == 0) {
-    spec.packed = {random.Below(2) == 0 ? NumberFormat::kKivi4 : NumberFormat::kKivi2,
-                   random.Below(3) == 0 ? NumberFormat::kF16 : NumberFormat::kKivi4};
+    constexpr NumberFormat kKeys[] = {NumberFormat::kKivi4, NumberFormat::kKivi2, NumberFormat::kQ8,
+                                      NumberFormat::kQ4};
+    constexpr NumberFormat kValues[] = {NumberFormat::kF16, NumberFormat::kKivi4,
+                                        NumberFormat::kQ4};
+    spec.packed = {kKeys[random.Below(4)], kValues[random.Below(3)]};
   }
   const int count = 1 + random.Below(requests);
   for (int i = 0; i < count; ++i) {
