@@ -26,7 +26,8 @@ struct EngineArguments {
   // UserError.
   void Resolve();
 
-  // What depends on the memory that a loaded model leaves, and is opened only then. Throws UserError.
+  // What depends on the memory that a loaded model leaves, and is opened only then. Throws
+  // UserError.
   void ResolveRest();
 };
 

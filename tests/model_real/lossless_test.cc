@@ -104,7 +104,9 @@ TEST_F(RealModel, LongDrafts) {
   const std::vector<Result> full = RunFull(*model_, prompts);
   for (const char* compressor :
        {"none", "streamingllm", "snapkv", "kivi4", "kivi2", "snapkv+kivi4"}) {
-    Compare(VeriCacheOptions(compressor, 0.5, 40), prompts, full);
+    EngineOptions options = VeriCacheOptions(compressor, 0.5, 40);
+    options.threads = 2;
+    Compare(options, prompts, full);
   }
 }
 
