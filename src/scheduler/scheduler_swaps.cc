@@ -20,13 +20,19 @@ constexpr int kCopied = 256;
 
 // New requests and those without a turn are served in the order in which they began to wait.
 bool Scheduler::NewIsNext() const {
-  // Where all who are in fast memory would have to leave, and that were not enough, it waits for an
-  // end.
-  if (waiting_.empty() || active() >= options_.batch ||
-      memory_ - resident_ + waiting_.front().need.memory > options_.memory) {
+  if (waiting_.empty() || active() >= options_.batch) {
     return false;
   }
-  return parked_.empty() || waiting_.front().since < active_.at(parked_.front()).parked;
+  const auto& [request, need, since] = waiting_.front();
+  // What the store holds of all of them stays, and whoever's turn it is must find room beside it.
+  Bytes largest = need.resident;
+  for (const auto& [other, job] : active_) {
+    largest = std::max(largest, job.need.resident);
+  }
+  if (memory_ - resident_ + (need.memory - need.resident) + largest > options_.memory) {
+    return false;
+  }
+  return parked_.empty() || since < active_.at(parked_.front()).parked;
 }
 
 void Scheduler::SwapIn() {
