@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "cli/output.h"
+#include "cli/svg.h"
 
 namespace vericache {
 namespace {
@@ -33,11 +34,6 @@ std::string Line(double x1, double y1, double x2, double y2, const std::string& 
          "\" y2=\"" + Fixed(y2, 1) + "\" " + style + "/>\n";
 }
 
-std::string Label(double x, double y, const std::string& anchor, const std::string& text) {
-  return "<text x=\"" + Fixed(x, 1) + "\" y=\"" + Fixed(y, 1) + "\" text-anchor=\"" + anchor +
-         "\">" + text + "</text>\n";
-}
-
 std::string Escaped(const std::string& text) {
   std::string escaped;
   for (const char c : text) {
@@ -52,25 +48,22 @@ std::string AcceptanceSvg(const std::map<std::string, std::vector<PlotPoint>>& l
                           int draft_length, const std::string& title) {
   const double height =
       std::max(kTop + kHeight + 50.0, kTop + 16.0 * static_cast<double>(lines.size()) + 20.0);
-  std::string svg = "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" +
-                    Fixed(kLeft + kWidth + kLegend, 0) + "\" height=\"" + Fixed(height, 0) +
-                    "\" font-family=\"sans-serif\" font-size=\"11\">\n" +
-                    "<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n" +
-                    Label(kLeft, 18.0, "start", Escaped(title));
+  std::string svg =
+      SvgBegin(kLeft + kWidth + kLegend, height) + SvgLabel(kLeft, 18.0, "start", Escaped(title));
   const std::string grid = "stroke=\"#dddddd\"";
   for (const double bytes : {0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0}) {
     svg += Line(X(bytes), kTop, X(bytes), kTop + kHeight, grid) +
-           Label(X(bytes), kTop + kHeight + 16.0, "middle", Fixed(bytes, 2));
+           SvgLabel(X(bytes), kTop + kHeight + 16.0, "middle", Fixed(bytes, 2));
   }
   for (int i = 0; i <= 5; ++i) {
     const double accepted = draft_length * i / 5.0;
     svg += Line(kLeft, Y(accepted, draft_length), kLeft + kWidth, Y(accepted, draft_length), grid) +
-           Label(kLeft - 6.0, Y(accepted, draft_length) + 4.0, "end", Fixed(accepted, 1));
+           SvgLabel(kLeft - 6.0, Y(accepted, draft_length) + 4.0, "end", Fixed(accepted, 1));
   }
-  svg += Label(kLeft + kWidth / 2.0, kTop + kHeight + 36.0, "middle",
-               "bytes of the compressed cache over those of the full one") +
-         Label(kLeft, 32.0, "start",
-               "accepted tokens of " + std::to_string(draft_length) + " drafted");
+  svg += SvgLabel(kLeft + kWidth / 2.0, kTop + kHeight + 36.0, "middle",
+                  "bytes of the compressed cache over those of the full one") +
+         SvgLabel(kLeft, 32.0, "start",
+                  "accepted tokens of " + std::to_string(draft_length) + " drafted");
   std::size_t index = 0;
   for (const auto& [name, unsorted] : lines) {
     std::vector<PlotPoint> points = unsorted;
@@ -89,7 +82,7 @@ std::string AcceptanceSvg(const std::map<std::string, std::vector<PlotPoint>>& l
     const double y = kTop + 16.0 * static_cast<double>(index);
     svg += Line(kLeft + kWidth + 12.0, y, kLeft + kWidth + 30.0, y,
                 "stroke=\"" + color + "\" stroke-width=\"3\"" + dash) +
-           Label(kLeft + kWidth + 36.0, y + 4.0, "start", Escaped(name));
+           SvgLabel(kLeft + kWidth + 36.0, y + 4.0, "start", Escaped(name));
     ++index;
   }
   return svg + "</svg>\n";

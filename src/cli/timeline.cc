@@ -4,6 +4,7 @@
 #include <array>
 
 #include "cli/output.h"
+#include "cli/svg.h"
 
 namespace vericache {
 namespace {
@@ -38,34 +39,25 @@ std::string Rectangle(double x, double y, double width, double height, const std
          "\" height=\"" + Fixed(height, 2) + "\" fill=\"" + color + "\"/>\n";
 }
 
-std::string Label(double x, double y, const std::string& anchor, const std::string& text) {
-  return "<text x=\"" + Fixed(x, 1) + "\" y=\"" + Fixed(y, 1) + "\" text-anchor=\"" + anchor +
-         "\">" + text + "</text>\n";
-}
-
 }  // namespace
 
 std::string TimelineSvg(const std::vector<TimelineSpan>& spans, int requests, double end,
                         const std::string& title) {
   const double link_y = kTop + kRow * requests + 6.0;
   const double height = link_y + kRow + 34.0;
-  std::string svg = "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" +
-                    Fixed(kLeft + kWidth + 20.0, 0) + "\" height=\"" + Fixed(height, 0) +
-                    "\" font-family=\"sans-serif\" font-size=\"11\">\n" +
-                    "<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n" +
-                    Label(kLeft, 16.0, "start", title);
+  std::string svg = SvgBegin(kLeft + kWidth + 20.0, height) + SvgLabel(kLeft, 16.0, "start", title);
   double legend = kLeft;
   for (const auto kind : {TimelineSpan::Kind::kPrefill, TimelineSpan::Kind::kDraft,
                           TimelineSpan::Kind::kReload, TimelineSpan::Kind::kVerify}) {
     svg += Rectangle(legend, 26.0, 10.0, 10.0, StyleOf(kind).color) +
-           Label(legend + 14.0, 35.0, "start", StyleOf(kind).name);
+           SvgLabel(legend + 14.0, 35.0, "start", StyleOf(kind).name);
     legend += 110.0;
   }
   for (int request = 0; request < requests; ++request) {
-    svg += Label(kLeft - 8.0, kTop + kRow * request + 10.0, "end",
-                 "request " + std::to_string(request));
+    svg += SvgLabel(kLeft - 8.0, kTop + kRow * request + 10.0, "end",
+                    "request " + std::to_string(request));
   }
-  svg += Label(kLeft - 8.0, link_y + 10.0, "end", "link");
+  svg += SvgLabel(kLeft - 8.0, link_y + 10.0, "end", "link");
   for (const TimelineSpan& span : spans) {
     if (span.begin >= end || span.end <= 0.0) {
       continue;
@@ -85,7 +77,7 @@ std::string TimelineSvg(const std::vector<TimelineSpan>& spans, int requests, do
   }
   for (int tick = 0; tick <= 10; ++tick) {
     const double x = kLeft + kWidth * tick / 10.0;
-    svg += Label(x, link_y + kRow + 14.0, "middle", Fixed(end * tick / 10.0, 2) + " s");
+    svg += SvgLabel(x, link_y + kRow + 14.0, "middle", Fixed(end * tick / 10.0, 2) + " s");
   }
   return svg + "</svg>\n";
 }

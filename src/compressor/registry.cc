@@ -108,17 +108,12 @@ bool Take(std::string_view method, std::string_view text, Compressor& compressor
       return true;
     }
   }
+  Packing (*pack)(MethodOptions&) = method.empty() && !text.empty() ? EachInItsOwn : nullptr;
   for (const FormatEntry& entry : kFormats) {
-    if (entry.name == method && !compressor.format) {
-      const Packing packing = entry.make(options);
-      options.CheckAllKnown();
-      compressor.format = packing.format;
-      compressor.residual = packing.residual;
-      return true;
-    }
+    pack = entry.name == method ? entry.make : pack;
   }
-  if (method.empty() && !text.empty() && !compressor.format) {
-    const Packing packing = EachInItsOwn(options);
+  if (pack != nullptr && !compressor.format) {
+    const Packing packing = pack(options);
     options.CheckAllKnown();
     compressor.format = packing.format;
     compressor.residual = packing.residual;

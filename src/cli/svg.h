@@ -1,0 +1,14 @@
+// The pieces that pictures are made of.
+#pragma once
+
+#include <string>
+
+namespace vericache {
+
+// The begin of an SVG of this size, on white; "</svg>" ends it.
+std::string SvgBegin(double width, double height);
+
+// Text at a place. `anchor`: start, middle or end.
+std::string SvgLabel(double x, double y, const std::string& anchor, const std::string& text);
+
+}  // namespace vericache
