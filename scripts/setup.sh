@@ -62,6 +62,7 @@ cpu_flags() { grep -m1 -E '^(flags|Features)' /proc/cpuinfo || uname -m; }
 
 use_ccache() {
   export CCACHE_DIR=$CACHE/ccache CCACHE_BASEDIR=$ROOT CCACHE_NOHASHDIR=1
+  export CCACHE_SLOPPINESS=pch_defines,time_macros  # what precompiled headers ask for
   CCACHE_NAMESPACE=$(cpu_flags | sha256sum | cut -c1-16)
   export CCACHE_NAMESPACE
 }
