@@ -225,7 +225,7 @@ void AddSampling(CLI::App& command, GenerateArguments& arguments) {
       .add_option(
           "--temperature", sampling.temperature,
           "Of sampling; 0: the most likely token. Whatever it is, output is that of the full "
-          "cache with the same seed")
+          "cache with the same seed, or without --seed has its distribution")
       ->capture_default_str();
   command.add_option("--top-k", sampling.top_k, "Sample from so many tokens; 0: from all")
       ->capture_default_str();
@@ -244,9 +244,10 @@ void AddSampling(CLI::App& command, GenerateArguments& arguments) {
       .add_option("--frequency-penalty", sampling.frequency_penalty,
                   "Off the logit of a token for each time that it was emitted")
       ->capture_default_str();
-  command.add_option("--seed", sampling.seed,
-                     "Of sampling, plus the number of the prompt (default: another one each time, "
-                     "which --json shows)");
+  command.add_option(
+      "--seed", sampling.seed,
+      "Of sampling, plus the number of the prompt: the same output each time. Without "
+      "it drafts are verified by rejection sampling, which accepts more of them");
 }
 
 }  // namespace
@@ -299,6 +300,7 @@ void AddGenerate(CLI::App& app) {
     ValidateSampling(arguments->sampling);
     if (command->count("--seed") == 0) {
       arguments->sampling.seed = std::random_device()();
+      arguments->sampling.rejection = true;
     }
     RunGenerate(*arguments, !prompt->empty());
   });

@@ -124,7 +124,11 @@ nlohmann::ordered_json ToJson(const Result& result, const std::string& text,
   }
   if (result.sampling.temperature > 0.0) {
     object["temperature"] = result.sampling.temperature;
-    object["seed"] = result.sampling.seed;
+    if (result.sampling.rejection) {
+      object["seed"] = nullptr;
+    } else {
+      object["seed"] = result.sampling.seed;
+    }
   }
   object["rounds"] = result.rounds;
   object["drafted_tokens"] = result.drafted_tokens;

@@ -82,7 +82,7 @@ int Engine::Submit(Prompt prompt) {
   request->result.id = prompt.id;
   request->result.prompt_tokens = size;
   request->result.sampling = prompt.sampling;
-  request->sampler = Sampler(prompt.sampling);
+  request->sampler = RoundSampler(prompt.sampling);
   request->prompt = std::move(prompt);
   results_.emplace_back();
   const int index = request->index;

@@ -6,7 +6,6 @@
 #include "base/check.h"
 #include "engine/engine.h"
 #include "engine/memory_plan.h"
-#include "sampling/acceptance.h"
 
 namespace vericache {
 namespace {
@@ -101,10 +100,10 @@ void Engine::AfterDecode(Request& request, std::span<const float> logits) {
 
 void Engine::AfterDraft(Request& request, std::span<const float> logits) {
   const int position = request.position() + static_cast<int>(request.drafted.size());
-  const TokenId token =
-      request.sampler.Sample(logits, Position{position}, {request.result.tokens, request.drafted});
   request.result.drafted_tokens += 1;
   if (options_.policy == Policy::kLossy) {
+    const TokenId token =
+        request.sampler.Sample(logits, Position{position}, {request.result.tokens, {}});
     Emit(request, token, logits);
     scheduler_.Decoded(request.index);
     Check(request.compressed->Pack(compressor_.residual), "memory was reserved at admission");
@@ -116,6 +115,8 @@ void Engine::AfterDraft(Request& request, std::span<const float> logits) {
     }
     return;
   }
+  const TokenId token =
+      request.sampler.Draft(logits, Position{position}, {request.result.tokens, request.drafted});
   request.drafted.push_back(token);
   // With noise a margin says little.
   const bool doubtful = options_.adaptive_draft && request.sampler.options().temperature == 0.0 &&
@@ -127,14 +128,9 @@ void Engine::AfterVerify(Request& request, std::span<const float> logits) {
   const auto vocabulary = static_cast<std::size_t>(model_.params().vocabulary);
   const std::size_t rows = request.drafted.size() + 1;
   const int first_position = request.position();
-  std::vector<TokenId> sampled;
-  sampled.reserve(rows);
-  for (std::size_t i = 0; i < rows; ++i) {
-    sampled.push_back(request.sampler.Sample(
-        logits.subspan(i * vocabulary, vocabulary), Position{first_position + static_cast<int>(i)},
-        {request.result.tokens, std::span(request.drafted).first(i)}));
-  }
-  const std::size_t accepted = AcceptanceLength(request.drafted, sampled);
+  const std::vector<TokenId> sampled = request.sampler.Verify(
+      logits, Position{first_position}, request.result.tokens, request.drafted);
+  const std::size_t accepted = sampled.size() - 1;
   const std::size_t before = request.result.tokens.size();
   for (std::size_t i = 0; i <= accepted && !request.finished; ++i) {
     Emit(request, sampled[i], logits.subspan(i * vocabulary, vocabulary));

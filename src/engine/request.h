@@ -10,7 +10,7 @@
 #include "base/types.h"
 #include "engine/digest.h"
 #include "kvcache/kv_cache.h"
-#include "sampling/sampler.h"
+#include "sampling/round_sampler.h"
 #include "store/full_store.h"
 #include "store/link.h"
 #include "store/prefix_store.h"
@@ -71,7 +71,7 @@ struct Request {
 
   int index = 0;  // in the order of submission
   Prompt prompt;
-  Sampler sampler;
+  RoundSampler sampler;
   Result result;
   std::optional<KvCache> full;
   std::optional<KvCache> compressed;

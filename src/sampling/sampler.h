@@ -16,6 +16,10 @@ struct SamplingOptions {
   double presence_penalty = 0.0;   // off the logit of a token that was emitted
   double frequency_penalty = 0.0;  // and for each time that it was
   std::uint64_t seed = 0;
+  // How drafts are verified at a temperature above 0. False: with the noise that they were drafted
+  // with, so that the output is that of the full cache with the same seed, token for token. True:
+  // by rejection sampling, which accepts more; the output has the full cache's distribution.
+  bool rejection = false;
 
   bool operator==(const SamplingOptions&) const = default;
 };
@@ -29,7 +33,8 @@ struct EmittedTokens {
   std::span<const TokenId> drafted;
 };
 
-// A deterministic function of the logits, the position and the tokens before it, for drafts and
+// What decodes without drafts, and what drafts and verifies where not by rejection sampling: a
+// deterministic function of the logits, the position and the tokens before it, for drafts and
 // verifies alike: a draft is accepted where both pick the same token.
 //
 // Greedy: the largest logit, the lowest token id among equals. With a temperature: penalties, then
