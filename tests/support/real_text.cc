@@ -1,6 +1,7 @@
 #include "support/real_text.h"
 
 #include <cstdlib>
+#include <filesystem>
 #include <stdexcept>
 
 #include "ggml.h"
@@ -12,7 +13,7 @@ namespace {
 
 std::vector<TokenId> Part(const Tokenizer& tokenizer, const std::string& file, int first,
                           int count) {
-  const std::string text = ReadText(std::string(VERICACHE_SOURCE_DIR) + "/" + file);
+  const std::string text = ReadText((std::filesystem::path(VERICACHE_SOURCE_DIR) / file).string());
   const std::vector<TokenId> all = tokenizer.Encode(text, /*special=*/false);
   if (static_cast<std::size_t>(first + count) > all.size()) {
     throw std::runtime_error(file + " has only " + std::to_string(all.size()) + " tokens");
