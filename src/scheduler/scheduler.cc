@@ -198,7 +198,8 @@ void Scheduler::PlanRows() {
         if (VerifiesNow(job, lockstep_due)) {
           group.kind = RowGroup::Kind::kVerify;
           group.rows = job.drafted + 1;
-        } else if (!job.complete()) {
+        } else if (!job.complete() || DraftsOn(job)) {
+          job.target = std::max(job.target, job.drafted + 1);
           group.kind = RowGroup::Kind::kDraft;
         } else {
           continue;

@@ -218,6 +218,7 @@ class Scheduler {
   void AdmitNew();
   bool VerifiesNow(Job& job, bool lockstep_due);
   bool LockstepDue() const;
+  bool DraftsOn(const Job& job) const;
   void PlanRows();
   Job& at(int request) { return active_.at(request); }
 

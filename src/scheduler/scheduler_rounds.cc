@@ -215,6 +215,14 @@ bool Scheduler::LockstepDue() const {
   return due;
 }
 
+// Whoever's full cache comes late drafts on as far as the memory reserved for its verify goes:
+// an iteration with fewer rows would be shorter than those that the other reloads were planned in.
+bool Scheduler::DraftsOn(const Job& job) const {
+  return options_.policy != Policy::kLockstep && job.late && !job.draft_ended &&
+         job.drafted < std::min(LookAhead(options_.draft_length), job.remaining()) - 1 &&
+         FullCache(job).bytes(job.drafted + 2) <= job.reservation->bytes;
+}
+
 bool Scheduler::VerifiesNow(Job& job, bool lockstep_due) {
   const bool there = !Reloads(job) || job.reload == Reload::kThere;
   const bool due = Reloads(job) && job.reservation && job.reservation->verify <= rings_.now();
