@@ -1,6 +1,7 @@
 #include "attention/batch_attention.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <limits>
 
@@ -131,8 +132,23 @@ void BatchAttention::Attend(LayerId layer, const float* queries, float* out, int
     if (Size(index) >= items_.size()) {
       return;
     }
-    RunItem(layer, items_[Size(index)], queries, out, spaces_[Size(thread)]);
+    const Item& item = items_[Size(index)];
+    ThreadSpace& space = spaces_[Size(thread)];
+    const auto start = std::chrono::steady_clock::now();
+    RunItem(layer, item, queries, out, space);
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    space.seconds[static_cast<std::size_t>(blocks_[Size(item.block)].task->use)] += took.count();
   }
+}
+
+std::array<double, kAttentionUses> BatchAttention::seconds() const {
+  std::array<double, kAttentionUses> sums{};
+  for (const ThreadSpace& space : spaces_) {
+    for (std::size_t use = 0; use < kAttentionUses; ++use) {
+      sums[use] += space.seconds[use] / static_cast<double>(spaces_.size());
+    }
+  }
+  return sums;
 }
 
 void BatchAttention::Record(LayerId layer, const float* queries) const {

@@ -1,8 +1,10 @@
 // Attention of one layer for all rows of an iteration, each row over its own request's cache.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <vector>
@@ -13,6 +15,10 @@
 
 namespace vericache {
 
+// What the rows of a task are computed for. Only where their time counts depends on it.
+enum class AttentionUse : std::uint8_t { kPrefill, kFull, kDraft };
+inline constexpr std::size_t kAttentionUses = 3;
+
 // Consecutive rows of one request. Their slots were added to the tail of `cache` (KvCache::Extend)
 // before the iteration: row i writes and sees up to tail slot tail_slots - rows + i.
 struct AttentionTask {
@@ -21,6 +27,7 @@ struct AttentionTask {
   int rows = 0;
   int first_position = 0;
   QueryTap* tap = nullptr;  // where the queries of these rows are recorded too, if anywhere
+  AttentionUse use = AttentionUse::kPrefill;
 };
 
 // Runs inside ggml's thread pool: every thread calls Append, then after a barrier Attend, for each
@@ -44,6 +51,10 @@ class BatchAttention {
 
   // out = softmax(q k^T / sqrt(head_dim)) v; queries and out are [row][head][head_dim].
   void Attend(LayerId layer, const float* queries, float* out, int thread, int threads);
+
+  // How long Attend took since it was made, by use: the mean of all threads, without their waiting
+  // for each other.
+  std::array<double, kAttentionUses> seconds() const;
 
  private:
   // Chunks [first, last) of a segment, `packed` before `tail`.
@@ -91,6 +102,7 @@ class BatchAttention {
     std::vector<int> visible;
     std::vector<float> part;
     std::vector<float> total;
+    std::array<double, kAttentionUses> seconds{};
   };
 
   // On one of ggml's threads, while others wait: running out of memory here ends the program.

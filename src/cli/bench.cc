@@ -1,20 +1,35 @@
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdio>
 #include <memory>
 #include <thread>
+#include <utility>
 
 #include "base/error.h"
 #include "base/memory.h"
 #include "cli/commands.h"
 #include "cli/engine_arguments.h"
 #include "cli/output.h"
+#include "evaluation/llama_peer.h"
 #include "prompts/prompt_file.h"
 
 namespace vericache {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+constexpr const char* kPeer = "llama.cpp";
+
+// Of an engine's time while all decode, as --json names them.
+constexpr std::array<std::pair<const char*, double TimeSplit::*>, 6> kTimeParts = {{
+    {"prefill_attention", &TimeSplit::prefill_attention},
+    {"full_attention", &TimeSplit::full_attention},
+    {"draft_attention", &TimeSplit::draft_attention},
+    {"rest_of_graph", &TimeSplit::rest_of_graph},
+    {"after", &TimeSplit::after},
+    {"waiting", &TimeSplit::waiting},
+}};
 
 struct BenchArguments {
   std::string model;
@@ -23,6 +38,7 @@ struct BenchArguments {
   std::vector<int> batches = {1};
   std::vector<std::string> policies = {"full", "vericache"};
   int new_tokens = 64;
+  std::string peer;
   EngineArguments engine;
   bool json = false;
 };
@@ -39,8 +55,11 @@ struct BenchResult {
   std::int64_t late_reloads = 0;
   double link_busy = 0.0;
   double iteration_s = 0.0;
+  TimeSplit split;  // as shares of `seconds`
   Bytes fast_memory_peak;
 };
+
+std::string Percent(double share) { return Fixed(100.0 * share, 0) + "%"; }
 
 // `count` prompts of `context` tokens, cut out of the text at even distances.
 std::vector<Prompt> CutPrompts(const std::vector<TokenId>& text, int count, int context) {
@@ -101,6 +120,7 @@ BenchResult RunOne(const Model& model, const EngineOptions& options, std::vector
   const std::int64_t emitted_before = emitted;
   const EngineCounts before = engine.counts();
   const double busy_before = engine.link_busy_seconds();
+  const TimeSplit split_before = engine.time_split();
   const std::int64_t wanted = std::int64_t{new_tokens} * batch;
   while (emitted - emitted_before < wanted && !ended && engine.Step()) {
     progress.Show(std::string(Name(options.policy)) + ", batch " + std::to_string(batch),
@@ -133,6 +153,10 @@ BenchResult RunOne(const Model& model, const EngineOptions& options, std::vector
   result.link_busy = (engine.link_busy_seconds() - busy_before) / seconds;
   result.iteration_s = seconds / static_cast<double>(std::max<std::int64_t>(
                                      1, after.iterations - before.iterations));
+  const TimeSplit split = engine.time_split();
+  for (const auto& [name, part] : kTimeParts) {
+    result.split.*part = (split.*part - split_before.*part) / seconds;
+  }
   result.fast_memory_peak = engine.fast_memory_peak();
   return result;
 }
@@ -154,10 +178,27 @@ nlohmann::ordered_json ResultJson(const BenchResult& result, const BenchArgument
   object["drafted_per_round"] = result.drafted_per_round;
   object["acceptance_length"] = result.acceptance_length;
   object["iteration_s"] = result.iteration_s;
+  for (const auto& [name, part] : kTimeParts) {
+    object["time_split"][name] = result.split.*part;
+  }
   object["reloads"] = result.reloads;
   object["late_reloads"] = result.late_reloads;
   object["link_busy"] = result.link_busy;
   object["fast_memory_peak_bytes"] = result.fast_memory_peak.count;
+  return object;
+}
+
+nlohmann::ordered_json ResultJson(const PeerSpeed& speed, const BenchArguments& arguments,
+                                  int batch) {
+  nlohmann::ordered_json object;
+  object["engine"] = kPeer;
+  for (const char* key : {"policy", "compressor", "keep", "draft_length"}) {
+    object[key] = nullptr;
+  }
+  object["context"] = arguments.context;
+  object["batch"] = batch;
+  object["prefill_tokens_per_s"] = speed.prefill_tokens_per_s;
+  object["decode_tokens_per_s"] = speed.decode_tokens_per_s;
   return object;
 }
 
@@ -176,22 +217,39 @@ void RunBench(BenchArguments& arguments) {
   ProgressBar progress;
   nlohmann::ordered_json all;
   std::vector<std::vector<std::string>> rows = {{"policy", "batch", "prefill/s", "decode/s",
-                                                 "acceptance", "iteration", "late reloads",
-                                                 "link busy", "fast memory"}};
+                                                 "acceptance", "iteration", "attention full, draft",
+                                                 "rest of graph", "after", "waiting",
+                                                 "late reloads", "link busy", "fast memory"}};
+  std::optional<LlamaPeer> peer;
+  if (!arguments.peer.empty()) {
+    peer.emplace(arguments.model, options.threads);
+  }
   for (const int batch : arguments.batches) {
+    const std::vector<Prompt> some(prompts.begin(), prompts.begin() + batch);
+    if (peer) {
+      const PeerSpeed speed = peer->Measure(
+          some, arguments.new_tokens,
+          [&](const std::string& what, int done, int total) { progress.Show(what, done, total); });
+      progress.Clear();
+      all["results"].push_back(ResultJson(speed, arguments, batch));
+      rows.push_back({kPeer, std::to_string(batch), Fixed(speed.prefill_tokens_per_s, 1),
+                      Fixed(speed.decode_tokens_per_s, 1), "", "", "", "", "", "", "", "", ""});
+    }
     for (const Policy policy : policies) {
       options.policy = policy;
       options.batch = batch;
-      const BenchResult result = RunOne(model, options, {prompts.begin(), prompts.begin() + batch},
-                                        arguments.new_tokens, progress);
+      const BenchResult result = RunOne(model, options, some, arguments.new_tokens, progress);
       all["results"].push_back(ResultJson(result, arguments));
       rows.push_back(
           {std::string(Name(policy)), std::to_string(batch), Fixed(result.prefill_tokens_per_s, 1),
            Fixed(result.decode_tokens_per_s, 1),
            Fixed(result.acceptance_length, 1) + " of " + Fixed(result.drafted_per_round, 1),
            Fixed(1e3 * result.iteration_s, 1) + " ms",
+           Percent(result.split.full_attention) + ", " + Percent(result.split.draft_attention),
+           Percent(result.split.rest_of_graph), Percent(result.split.after),
+           Percent(result.split.waiting),
            std::to_string(result.late_reloads) + " of " + std::to_string(result.reloads),
-           Fixed(100.0 * result.link_busy, 0) + "%", HumanBytes(result.fast_memory_peak)});
+           Percent(result.link_busy), HumanBytes(result.fast_memory_peak)});
     }
   }
   all["machine"] = {{"threads", options.threads},
@@ -226,6 +284,11 @@ void AddBench(CLI::App& app) {
                    "Tokens per request that are measured, while all decode")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  command
+      ->add_option("--peer", arguments->peer,
+                   "Measure this one too, on the same prompts: llama.cpp, with flash attention and "
+                   "f16 caches")
+      ->check(CLI::IsMember({kPeer}));
   arguments->engine.AddTo(*command);
   command->add_flag("--json", arguments->json, "Print JSON");
   command->footer(
@@ -233,7 +296,9 @@ void AddBench(CLI::App& app) {
       "  vericache bench throughput -m model.gguf --text book.txt --batch 1,4 --policies "
       "full,lossy,vericache\n"
       "  vericache bench throughput -m model.gguf --text book.txt --context 4000 --batch 8 \\\n"
-      "      --policies vericache,lockstep --link-bandwidth 300MB/s --prefixes disk:/var/tmp/p");
+      "      --policies vericache,lockstep --link-bandwidth 300MB/s --prefixes disk:/var/tmp/p\n"
+      "  vericache bench throughput -m model.gguf --text book.txt --policies full --peer "
+      "llama.cpp");
   command->callback([=] { RunBench(*arguments); });
 }
 

@@ -204,7 +204,10 @@ void Engine::PrepareRows(const RowGroup& group, Request& request) {
                     .first_row = first_row,
                     .rows = group.rows,
                     .first_position = position,
-                    .tap = group.kind == RowGroup::Kind::kPrefill ? request.tap.get() : nullptr});
+                    .tap = group.kind == RowGroup::Kind::kPrefill ? request.tap.get() : nullptr,
+                    .use = group.kind == RowGroup::Kind::kPrefill ? AttentionUse::kPrefill
+                           : drafting                             ? AttentionUse::kDraft
+                                                                  : AttentionUse::kFull});
   for (int i = 0; i < group.rows; ++i) {
     TokenId token{};
     if (group.kind == RowGroup::Kind::kPrefill) {
@@ -246,7 +249,9 @@ bool Engine::Step() {
       return false;
     }
     if (link_ && !ready) {
+      const Request::Clock::time_point start = Request::Clock::now();
       link_->WaitForOne(stop_);
+      waiting_s_ += Request::SecondsBetween(start, Request::Clock::now());
     }
     scheduler_.EndIteration(std::nullopt);
     return true;
@@ -271,6 +276,7 @@ void Engine::Compute(std::span<const RowGroup> plan) {
                                                         .outputs = row_outputs_,
                                                         .tasks = tasks_,
                                                         .exact = exact});
+  const Request::Clock::time_point computed = Request::Clock::now();
   const auto vocabulary = static_cast<std::size_t>(model_.params().vocabulary);
   for (const RowGroup& group : plan) {
     Request& request = *requests_.at(group.request);
@@ -296,7 +302,22 @@ void Engine::Compute(std::span<const RowGroup> plan) {
   }
   Sweep();
   ++iterations_;
-  scheduler_.EndIteration(Request::SecondsBetween(start, Request::Clock::now()));
+  const Request::Clock::time_point end = Request::Clock::now();
+  forward_s_ += Request::SecondsBetween(start, computed);
+  after_s_ += Request::SecondsBetween(computed, end);
+  scheduler_.EndIteration(Request::SecondsBetween(start, end));
+}
+
+TimeSplit Engine::time_split() const {
+  const auto attention = transformer_.attention_seconds();
+  TimeSplit split{.prefill_attention = attention[static_cast<std::size_t>(AttentionUse::kPrefill)],
+                  .full_attention = attention[static_cast<std::size_t>(AttentionUse::kFull)],
+                  .draft_attention = attention[static_cast<std::size_t>(AttentionUse::kDraft)],
+                  .after = after_s_,
+                  .waiting = waiting_s_};
+  split.rest_of_graph =
+      forward_s_ - split.prefill_attention - split.full_attention - split.draft_attention;
+  return split;
 }
 
 // The request is over; what it holds goes when the link has let go of it.

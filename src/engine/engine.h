@@ -40,6 +40,16 @@ struct EngineCounts {
   std::int64_t late_reloads = 0;
 };
 
+// Where the time of an engine's iterations went, in seconds; their sum is all of it.
+struct TimeSplit {
+  double prefill_attention = 0.0;
+  double full_attention = 0.0;  // of verifies and of decoding on full caches
+  double draft_attention = 0.0;
+  double rest_of_graph = 0.0;  // weight products for the most part
+  double after = 0.0;          // sampling, verifying, compressing, taking rows over
+  double waiting = 0.0;        // for the link, with nothing to compute
+};
+
 class Engine {
  public:
   // `model` must outlive it. Throws UserError for options out of range.
@@ -70,6 +80,8 @@ class Engine {
             .reloads = scheduled.reloads,
             .late_reloads = scheduled.late_reloads};
   }
+  // Of all iterations so far.
+  TimeSplit time_split() const;
   // How long the link was busy.
   double link_busy_seconds() const { return link_ ? link_->busy_seconds() : 0.0; }
 
@@ -112,6 +124,9 @@ class Engine {
   std::int64_t iterations_ = 0;
   std::int64_t drafted_ = 0;
   std::int64_t accepted_ = 0;
+  double forward_s_ = 0.0;
+  double after_s_ = 0.0;
+  double waiting_s_ = 0.0;
 
   // The rows of the iteration under way; kept to reuse their memory.
   std::vector<TokenId> row_tokens_;

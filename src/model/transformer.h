@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <functional>
 #include <memory>
 #include <span>
@@ -35,6 +36,9 @@ class Transformer {
   // and values of all rows to their caches. Throws UserError where memory does not suffice, and
   // Interrupted where `stop` said so in between; the caches then hold unwritten slots.
   std::span<const float> Forward(const RowBatch& batch);
+
+  // As BatchAttention::seconds.
+  std::array<double, kAttentionUses> attention_seconds() const { return attention_.seconds(); }
 
   // Bytes that Forward takes besides weights and caches, for up to `rows` rows of which `outputs`
   // give logits.
