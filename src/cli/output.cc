@@ -22,11 +22,14 @@ namespace {
 std::string_view Name(FinishReason reason) {
   switch (reason) {
     case FinishReason::kEnd:
+    case FinishReason::kStop:
       return "stop";
     case FinishReason::kLength:
       return "length";
     case FinishReason::kError:
       return "error";
+    case FinishReason::kCancelled:
+      return "cancelled";
   }
   return "?";
 }

@@ -43,7 +43,8 @@ void Engine::SetStop(std::function<bool()> stop) {
   transformer_.SetStop(std::move(stop));
 }
 
-int Engine::Submit(Prompt prompt) {
+// What it needs, its max_tokens cut at the context.
+RequestNeed Engine::NeedOf(const Prompt& prompt) const {
   const int context = model_.params().context;
   const int size = static_cast<int>(prompt.tokens.size());
   if (size == 0) {
@@ -53,20 +54,28 @@ int Engine::Submit(Prompt prompt) {
     throw UserError("the prompt has " + std::to_string(size) + " tokens, the model's context " +
                     std::to_string(context));
   }
+  for (const TokenId token : prompt.tokens) {
+    if (Raw(token) < 0 || Raw(token) >= model_.params().vocabulary) {
+      throw UserError("the prompt has token " + std::to_string(Raw(token)) +
+                      ", the model's vocabulary " + std::to_string(model_.params().vocabulary));
+    }
+  }
   ValidateSampling(prompt.sampling);
   if (prompt.max_tokens < 1) {
     throw UserError("--max-tokens must be at least 1");
   }
+  if (prompt.draft_length && *prompt.draft_length < 0) {
+    throw UserError("the draft length must not be negative");
+  }
   // The last emitted token is never fed, so it needs no place in the context.
-  prompt.max_tokens = std::min(prompt.max_tokens, context - size + 1);
-
-  auto request = std::make_unique<Request>();
-  const CacheNeed caches = PlanCaches(model_.params().geometry(), full_format_, options_,
-                                      compressor_, size, prompt.max_tokens);
-  RequestNeed need{.prompt_tokens = size,
-                   .max_tokens = prompt.max_tokens,
-                   .resident = caches.fast,
-                   .memory = caches.fast + caches.store};
+  const int max_tokens = std::min(prompt.max_tokens, context - size + 1);
+  const CacheNeed caches =
+      PlanCaches(model_.params().geometry(), full_format_, options_, compressor_, size, max_tokens);
+  const RequestNeed need{.prompt_tokens = size,
+                         .max_tokens = max_tokens,
+                         .resident = caches.fast,
+                         .memory = caches.fast + caches.store,
+                         .draft_length = prompt.draft_length};
   const Bytes fast = scheduler_.NeededRoom(need);
   if (fast > fast_pool_.budget()) {
     throw UserError("too little fast memory: a prompt of " + std::to_string(size) +
@@ -78,17 +87,38 @@ int Engine::Submit(Prompt prompt) {
                     " tokens: " + HumanBytes(fast + caches.store) + " are needed, " +
                     HumanBytes(memory_limit_) + " are available");
   }
+  return need;
+}
+
+int Engine::Submit(Prompt prompt) {
+  const RequestNeed need = NeedOf(prompt);
+  prompt.max_tokens = need.max_tokens;
+  auto request = std::make_unique<Request>();
   request->index = submitted_++;
   request->result.id = prompt.id;
-  request->result.prompt_tokens = size;
+  request->result.prompt_tokens = need.prompt_tokens;
   request->result.sampling = prompt.sampling;
   request->sampler = RoundSampler(prompt.sampling);
   request->prompt = std::move(prompt);
-  results_.emplace_back();
   const int index = request->index;
   requests_.emplace(index, std::move(request));
   scheduler_.Submit(index, need);
   return index;
+}
+
+bool Engine::Cancel(int index) {
+  const auto at = requests_.find(index);
+  if (at == requests_.end() || at->second->finished) {
+    return false;
+  }
+  Request& request = *at->second;
+  request.result.finish_reason = FinishReason::kCancelled;
+  if (request.prefix) {
+    request.prefix->Cancel();
+  }
+  Finish(request);
+  Sweep();
+  return true;
 }
 
 PageKind Engine::KindOfFull(const Request& request) const {
@@ -250,7 +280,7 @@ bool Engine::Step() {
     }
     if (link_ && !ready) {
       const Request::Clock::time_point start = Request::Clock::now();
-      link_->WaitForOne(stop_);
+      link_->WaitForOne([this] { return (stop_ && stop_()) || (news_ && news_()); });
       waiting_s_ += Request::SecondsBetween(start, Request::Clock::now());
     }
     scheduler_.EndIteration(std::nullopt);
@@ -325,7 +355,9 @@ void Engine::Finish(Request& request) {
   request.finished = true;
   scheduler_.Leave(request.index);
   Result& result = request.result;
-  result.decode_s = Request::SecondsBetween(request.decoding_since, Request::Clock::now());
+  if (request.emitted() > 0) {
+    result.decode_s = Request::SecondsBetween(request.decoding_since, Request::Clock::now());
+  }
   result.logits_digest = request.digest.value();
   if (request.full) {
     result.full_cache = std::max(result.full_cache, request.full->peak_bytes());
@@ -342,7 +374,10 @@ void Engine::Finish(Request& request) {
   if (events_.on_finish) {
     events_.on_finish(request.index, result);
   }
-  results_[static_cast<std::size_t>(request.index)] = std::move(result);
+  const auto at = static_cast<std::size_t>(request.index - results_from_);
+  if (at < results_.size()) {
+    results_[at] = std::move(result);
+  }
 }
 
 // Lets go of requests that are over and that the link has no part of any more.
@@ -364,13 +399,14 @@ void Engine::Sweep() {
 }
 
 std::vector<Result> Engine::Run(std::vector<Prompt> prompts) {
-  const int first = submitted_;
+  results_from_ = submitted_;
+  results_.assign(prompts.size(), {});
   for (Prompt& prompt : prompts) {
     Submit(std::move(prompt));
   }
   while (Step()) {
   }
-  return {results_.begin() + first, results_.end()};
+  return std::exchange(results_, {});
 }
 
 }  // namespace vericache

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "compressor/compressor.h"
@@ -50,15 +51,31 @@ struct TimeSplit {
   double waiting = 0.0;        // for the link, with nothing to compute
 };
 
+// What the engine holds now.
+struct EngineState {
+  RequestStates requests;
+  Bytes resident;   // pages in fast memory for as long as their requests run
+  Bytes transient;  // and around a verify
+  Bytes in_place;   // of full caches that are read where they lie, outside fast memory
+  Bytes budget;     // of fast memory, for pages
+};
+
 class Engine {
  public:
   // `model` must outlive it. Throws UserError for options out of range.
   Engine(const Model& model, EngineOptions options, EngineEvents events = {});
 
-  // Queues a request; returns its index. Throws UserError, and queues nothing, where the prompt is
-  // empty or longer than the model's context, its sampling options are out of range, or its caches
-  // can never fit into memory.
+  // Throws UserError where the prompt is empty, has tokens that the model does not know or more
+  // than its context, an option of it is out of range, or its caches can never fit into memory.
+  // From any thread.
+  void Validate(const Prompt& prompt) const { NeedOf(prompt); }
+
+  // Queues a request; returns its index. Throws as Validate does, and then queues nothing.
   int Submit(Prompt prompt);
+
+  // Ends a request, wherever it is, between two Steps: on_finish says kCancelled, and what it holds
+  // is given back at once, or when the link has let go of it. False where it has ended already.
+  bool Cancel(int index);
 
   // Runs one iteration. False where nothing is left to do. Throws Interrupted where `stop` said so.
   bool Step();
@@ -68,6 +85,19 @@ class Engine {
 
   // Asked often, from several threads; where it says yes, Step throws Interrupted.
   void SetStop(std::function<bool()> stop);
+
+  // Asked while a Step waits for the link; where it says yes, that Step returns.
+  void SetNews(std::function<bool()> news) { news_ = std::move(news); }
+
+  const Model& model() const { return model_; }
+  const EngineOptions& options() const { return options_; }
+  EngineState state() const {
+    return {.requests = scheduler_.states(),
+            .resident = fast_pool_.in_use(PageKind::kResident),
+            .transient = fast_pool_.in_use(PageKind::kTransient),
+            .in_place = store_pool_.in_use(),
+            .budget = fast_pool_.budget()};
+  }
 
   // The most bytes of caches that were in fast memory at once.
   Bytes fast_memory_peak() const { return fast_pool_.peak(); }
@@ -86,6 +116,7 @@ class Engine {
   double link_busy_seconds() const { return link_ ? link_->busy_seconds() : 0.0; }
 
  private:
+  RequestNeed NeedOf(const Prompt& prompt) const;
   void Begin(Request& request);
   void CollectMoves();
   void CollectPrefix(Request& request);
@@ -116,10 +147,12 @@ class Engine {
   PagePool fast_pool_;
   PagePool store_pool_;  // full caches that are read in place, outside fast memory
   std::function<bool()> stop_;
+  std::function<bool()> news_;
   Scheduler scheduler_;
   // By index, until they have ended and the link has let go of them.
   std::map<int, std::unique_ptr<Request>> requests_;
-  std::vector<Result> results_;
+  std::vector<Result> results_;  // of the Run under way, from this index on
+  int results_from_ = 0;
   int submitted_ = 0;
   std::int64_t iterations_ = 0;
   std::int64_t drafted_ = 0;

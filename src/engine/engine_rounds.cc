@@ -21,8 +21,11 @@ void Engine::Emit(Request& request, TokenId token, std::span<const float> logits
   request.digest.Add(logits);
   request.result.tokens.push_back(token);
   const bool end = options_.is_end && options_.is_end(token);
-  if (end || request.emitted() == request.prompt.max_tokens) {
-    request.result.finish_reason = end ? FinishReason::kEnd : FinishReason::kLength;
+  const bool stop = request.prompt.ends && request.prompt.ends({token, logits});
+  if (end || stop || request.emitted() == request.prompt.max_tokens) {
+    request.result.finish_reason = end    ? FinishReason::kEnd
+                                   : stop ? FinishReason::kStop
+                                          : FinishReason::kLength;
     request.finished = true;
   }
 }

@@ -1,8 +1,10 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -17,15 +19,27 @@
 
 namespace vericache {
 
+// A token that is emitted now, and the logits that gave it.
+struct EmittedToken {
+  TokenId token{};
+  std::span<const float> logits;
+};
+
 struct Prompt {
   std::string id;
   std::vector<TokenId> tokens;
   int max_tokens = 0;  // to emit, at most
   SamplingOptions sampling;
+  // Drafted in a round, at most, where that is less than the engine's; 0: each token is computed
+  // on the full cache. Nothing under `full` and `lossy`.
+  std::optional<int> draft_length;
+  // Where there is one: called once for each token as it is emitted, in order. True ends the text
+  // with that token, as a stop string does.
+  std::function<bool(const EmittedToken& emitted)> ends;
 };
 
-// An end-of-text token; max_tokens or the context; the full store failed.
-enum class FinishReason { kEnd, kLength, kError };
+// An end-of-text token; Prompt::ends; max_tokens or the context; the full store failed; Cancel.
+enum class FinishReason { kEnd, kStop, kLength, kError, kCancelled };
 
 // What a request gave, and at what cost.
 struct Result {

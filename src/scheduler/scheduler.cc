@@ -163,7 +163,7 @@ void Scheduler::AdmitNew() {
     waiting_.pop_front();
   }
   // New reservations leave out what a prefill claims, and the old ones run off, so its turn comes.
-  if (claimed_ &&
+  if (claimed_ && at(*storing_).phase != Phase::kLeaving &&
       resident_ + prefill_ + std::max(transient_, rings_.peak_memory()) <= options_.room) {
     claimed_.reset();
     plan_.admit.push_back(*storing_);
@@ -284,12 +284,50 @@ void Scheduler::Reloaded(int request, Bytes bytes, double seconds) {
   }
 }
 
+RequestStates Scheduler::states() const {
+  RequestStates states{.waiting = waiting()};
+  for (const auto& [request, job] : active_) {
+    switch (job.phase) {
+      case Phase::kLoading:
+      case Phase::kPrefill:
+        ++states.prefilling;
+        break;
+      case Phase::kDecode:
+        ++states.decoding;
+        break;
+      case Phase::kRound:
+        ++(job.complete() && Reloads(job) && job.reload != Reload::kThere ? states.away
+                                                                          : states.decoding);
+        break;
+      case Phase::kParked:
+        ++(Swaps() ? states.away : states.decoding);
+        break;
+      case Phase::kSwapOut:
+      case Phase::kSwapIn:
+        ++states.away;
+        break;
+      case Phase::kLeaving:
+        ++states.leaving;
+        break;
+    }
+  }
+  return states;
+}
+
 void Scheduler::Leave(int request) {
-  at(request).phase = Phase::kLeaving;
-  std::erase(parked_, request);
+  if (const auto job = active_.find(request); job != active_.end()) {
+    job->second.phase = Phase::kLeaving;
+    std::erase(parked_, request);
+    return;
+  }
+  std::erase_if(waiting_, [request](const Waiting& each) { return each.request == request; });
 }
 
 void Scheduler::Finish(int request) {
+  if (!active_.contains(request)) {
+    Leave(request);  // it never began
+    return;
+  }
   Job& job = at(request);
   if (job.reservation) {
     if (options_.policy != Policy::kLockstep) {

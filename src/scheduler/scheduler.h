@@ -2,6 +2,7 @@
 // pure logic, no clock, no I/O. The engine and the simulator run this same code.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -41,9 +42,10 @@ int LookAhead(int draft_length);
 // What a request needs, at most.
 struct RequestNeed {
   int prompt_tokens = 0;
-  int max_tokens = 1;  // to emit
-  Bytes resident;      // of fast memory for as long as it runs
-  Bytes memory;        // of the machine's memory, fast or not, likewise
+  int max_tokens = 1;               // to emit
+  Bytes resident;                   // of fast memory for as long as it runs
+  Bytes memory;                     // of the machine's memory, fast or not, likewise
+  std::optional<int> draft_length;  // of its rounds, at most; 0: nothing is drafted
 };
 
 // Rows of one request in an iteration.
@@ -82,6 +84,17 @@ struct SchedulerCounts {
   std::int64_t reloads = 0;
   std::int64_t late_reloads = 0;  // not there when their verify was due
   std::int64_t rounds = 0;
+};
+
+// How many requests are where.
+struct RequestStates {
+  int waiting = 0;     // not begun
+  int prefilling = 0;  // their prompts are computed, or brought from what is kept
+  int decoding = 0;    // drafting, verifying, or decoding on the full cache
+  int away = 0;        // nothing to compute until their full cache has come over the link
+  int leaving = 0;     // over, and the link has not yet let go of them
+
+  bool operator==(const RequestStates&) const = default;
 };
 
 // Follows what is measured; the first measurement replaces the guess.
@@ -132,7 +145,8 @@ class Scheduler {
   void Verified(int request, int accepted);
   // The full cache has come: `bytes` in `seconds` of the link's time.
   void Reloaded(int request, Bytes bytes, double seconds);
-  // The request is over: no more rows. What it holds of fast memory stays counted until Finish.
+  // The request is over, begun or not: no more rows. What it holds of fast memory stays counted
+  // until Finish.
   void Leave(int request);
   // The request is over, and nothing of it is in fast memory any more.
   void Finish(int request);
@@ -154,6 +168,7 @@ class Scheduler {
   // neither stored nor reloaded.
   bool Stays(int request) const { return active_.at(request).stays; }
   const SchedulerCounts& counts() const { return counts_; }
+  RequestStates states() const;
   // Fast memory that is given out now; at most `room`.
   Bytes in_use() const { return resident_ + transient_ + prefill_ - claimed_.value_or(Bytes{}); }
   // Of an iteration without prefill, and of the link, as measured lately.
@@ -188,6 +203,10 @@ class Scheduler {
 
     bool complete() const { return draft_ended || drafted >= target; }
     int remaining() const { return need.max_tokens - emitted; }
+    // `drafts`, or as many as the request allows.
+    int Allowed(int drafts) const {
+      return need.draft_length ? std::min(drafts, *need.draft_length) : drafts;
+    }
   };
   struct Waiting {
     int request;

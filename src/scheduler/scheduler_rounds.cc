@@ -8,8 +8,9 @@
 namespace vericache {
 
 int Scheduler::WishedDraft(const Job& job) const {
-  if (!options_.adaptive) {
-    return options_.draft_length;
+  const int most = job.Allowed(options_.draft_length);
+  if (!options_.adaptive || most == 0) {
+    return most;
   }
   RoundCost cost;
   cost.verify = std::max(1.0, verify_iteration_s_.value() / iteration_s_.value());
@@ -19,7 +20,7 @@ int Scheduler::WishedDraft(const Job& job) const {
     }
     cost.reload += job.phase != Phase::kRound && Reloads(job) ? ReloadIterations(job) : 0.0;
   }
-  return BestDraftLength(job.acceptance.rate(), cost, options_.draft_length);
+  return BestDraftLength(job.acceptance.rate(), cost, most);
 }
 
 // Where full caches are read where they lie, a round without drafts is a token of full-cache
@@ -56,7 +57,7 @@ void Scheduler::BeginRound(Job& job, int drafts) {
   job.draft_ended = false;
   job.doubtful = false;
   // The verify adds a token of its own.
-  job.target = std::clamp(job.remaining() - 1, 0, drafts);
+  job.target = std::clamp(job.remaining() - 1, 0, job.Allowed(drafts));
   job.reload = Reload::kNone;
   job.late = false;
   job.advanced = false;
@@ -219,7 +220,8 @@ bool Scheduler::LockstepDue() const {
 // an iteration with fewer rows would be shorter than those that the other reloads were planned in.
 bool Scheduler::DraftsOn(const Job& job) const {
   return options_.policy != Policy::kLockstep && job.late && !job.draft_ended &&
-         job.drafted < std::min(LookAhead(options_.draft_length), job.remaining()) - 1 &&
+         job.drafted <
+             job.Allowed(std::min(LookAhead(options_.draft_length), job.remaining()) - 1) &&
          FullCache(job).bytes(job.drafted + 2) <= job.reservation->bytes;
 }
 

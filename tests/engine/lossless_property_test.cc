@@ -80,6 +80,9 @@ std::vector<Prompt> AnyPrompts(int vocabulary, int most_tokens) {
         {.id = std::to_string(i),
          .tokens = RandomTokens(AnyLength(), vocabulary, seed * 8 + static_cast<unsigned>(i)),
          .max_tokens = Within(0, 4) == 0 ? Within(1, 5) : Within(5, most_tokens + 1)});
+    if (Within(0, 4) == 0) {
+      prompts.back().draft_length = Within(0, 5);
+    }
   }
   return prompts;
 }

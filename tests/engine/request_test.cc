@@ -124,6 +124,10 @@ TEST(Context, LongerPromptIsRefusedWithBothNumbers) {
   EXPECT_THROW(engine.Submit({.id = "0", .tokens = {}, .max_tokens = 4}), UserError);
   EXPECT_THROW(engine.Submit({.id = "0", .tokens = RandomTokens(9, 320, 9), .max_tokens = 0}),
                UserError);
+  for (const int token : {-1, 320}) {
+    EXPECT_THROW(engine.Submit({.id = "0", .tokens = {TokenId{token}}, .max_tokens = 4}),
+                 UserError);
+  }
   EXPECT_FALSE(engine.Step()) << "nothing was queued";
 }
 

@@ -159,19 +159,37 @@ void Driver::AbortSome() {
     }
   }
   // One may wait for room with its place in the batch.
-  if (scheduler_.active() > begun_ - gone_ && Chance(world_.abort)) {
-    at(begun_).ended = true;
-    Finish(begun_++);
+  const bool claims = scheduler_.active() > in_flight_;
+  const int first = next();
+  const auto size = static_cast<int>(requests_.size());
+  for (int i = first; i < size; ++i) {
+    const bool queued = !(claims && i == first);
+    if (!at(i).gone && Chance(queued ? world_.withdraw : world_.abort)) {
+      ++in_flight_;
+      at(i).ended = true;
+      if (Chance(0.5)) {
+        scheduler_.Leave(i);
+      }
+      Finish(i);
+    }
   }
 }
 
+int Driver::next() {
+  while (begun_ < static_cast<int>(requests_.size()) && at(begun_).gone) {
+    ++begun_;
+  }
+  return begun_;
+}
+
 void Driver::Begin(int index) {
-  Require(index == begun_, "requests begin in order");
+  Require(index == next(), "requests begin in order");
   ++begun_;
+  ++in_flight_;
   Request& request = at(index);
   request.begun = true;
   request.stays = scheduler_.Stays(index);
-  Require(begun_ - gone_ <= options().batch, "the batch is full");
+  Require(in_flight_ <= options().batch, "the batch is full");
   Bytes memory;
   for (const Request& each : requests_) {
     if (each.begun && !each.gone) {
@@ -297,6 +315,7 @@ void Driver::End(int index) {
 void Driver::Finish(int index) {
   at(index).gone = true;
   ++gone_;
+  --in_flight_;
   scheduler_.Finish(index);
 }
 

@@ -26,6 +26,7 @@ struct World {
   double doubt = 0.0;           // the chance that a drafted token is doubtful
   double load = 0.0;            // the chance that a part of the prompt is brought, not computed
   double abort = 0.0;           // the chance, at each iteration, that a request fails
+  double withdraw = 0.0;        // the chance, at each iteration, that one leaves the queue
   std::uint32_t seed = 1;
 };
 
@@ -104,6 +105,8 @@ class Driver {
   static bool HoldsResident(const Request& request) {
     return !request.away || request.saving || request.reload == Reload::kMoving;
   }
+  // Who begins next.
+  int next();
   Request& at(int request) { return requests_.at(static_cast<std::size_t>(request)); }
   Bytes Groups(int slots) const;
   bool Chance(double p);
@@ -137,7 +140,8 @@ class Driver {
   VirtualLink to_fast_memory_;
   VirtualLink to_store_;
   double now_ = 0.0;
-  int begun_ = 0;
+  int begun_ = 0;  // those below have begun, or are gone
+  int in_flight_ = 0;
   int gone_ = 0;
   int idle_ = 0;
   int queued_reloads_ = 0;

@@ -44,6 +44,8 @@ void Driver::CheckRows(const RowGroup& group) {
 
 void Driver::CheckDraft(const Request& request) const {
   Require(!request.draft_complete(), "a draft stops at its end, and a token before what remains");
+  Require(request.drafted < request.need.draft_length.value_or(request.drafted + 1),
+          "a request that allows fewer drafts has no more");
   const bool placed = transient(request) && policy() != Policy::kLockstep;
   Require(
       request.drafted < (placed ? LookAhead(options().draft_length) - 1 : options().draft_length),

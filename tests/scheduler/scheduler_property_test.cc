@@ -35,6 +35,9 @@ std::vector<RequestNeed> AnyNeeds() {
     need = {
         .prompt_tokens = AnyInt(1, 100), .max_tokens = AnyInt(1, 100), .resident = AnyBytes(2000)};
     need.memory = need.resident + AnyBytes(3000);
+    if (AnyInt(0, 3) == 0) {
+      need.draft_length = AnyInt(0, 8);
+    }
   }
   return needs;
 }
@@ -103,12 +106,13 @@ RC_GTEST_PROP(Scheduler, EveryRequestEndsWithAllItsTokens, ()) {
   RC_ASSERT(driver.whole() == static_cast<int>(any.needs.size()));
 }
 
-// Texts end at any token, drafted ones too, and requests fail at any time, while they are copied
-// too.
+// Texts end at any token, drafted ones too, and requests fail, or are taken back, at any time,
+// while they are queued or copied too.
 RC_GTEST_PROP(Scheduler, EveryRequestEndsWhereverOthersEnd, ()) {
   Case any = AnyCase();
   any.world.end = AnyInt(0, 10) / 200.0;
   any.world.abort = AnyInt(0, 10) / 200.0;
+  any.world.withdraw = AnyInt(0, 4) / 200.0;
   Driver(any.world, any.needs).Run();
 }
 
