@@ -8,6 +8,7 @@
 #include "cli/acceptance_plot.h"
 #include "cli/commands.h"
 #include "cli/output.h"
+#include "cli/weights_argument.h"
 #include "cli/whole_file.h"
 #include "evaluation/draft_quality.h"
 #include "prompts/prompt_file.h"
@@ -26,6 +27,7 @@ struct AcceptanceArguments {
   std::vector<double> keeps = {0.5, 0.2, 0.1, 0.05};
   std::vector<int> draft_lengths = {25, 8, 16, 40};
   unsigned seed = 1;
+  WeightsArgument weights;
   int threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
   bool json = false;
   std::string plot;
@@ -201,7 +203,8 @@ void RunAcceptance(const AcceptanceArguments& arguments) {
   if (!arguments.plot.empty()) {
     plot.emplace(arguments.plot);
   }
-  const Model model(arguments.model, arguments.threads);
+  const Model model(arguments.model,
+                    {.threads = arguments.threads, .weights = arguments.weights.type()});
   const Tokenizer tokenizer(arguments.model);
   std::vector<Cell> cells = Cells(arguments, model.params().geometry());
   EvaluationOptions options{.new_tokens = arguments.new_tokens};
@@ -301,6 +304,7 @@ void AddAcceptance(CLI::App& app) {
       ->delimiter(',')
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
+  arguments->weights.AddTo(*command);
   command->add_option("-t,--threads", arguments->threads, "Threads")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();

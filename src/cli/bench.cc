@@ -206,7 +206,8 @@ void RunBench(BenchArguments& arguments) {
   const std::vector<Policy> policies = PoliciesOf(arguments.policies);
   EngineOptions& options = arguments.engine.options;
   arguments.engine.Resolve();
-  const Model model(arguments.model, options.threads);
+  const Model model(arguments.model,
+                    {.threads = options.threads, .weights = arguments.engine.weights.type()});
   const Tokenizer tokenizer(arguments.model);
   arguments.engine.ResolveRest();
   // Every batch begins with the same prompts, so that a kept prefix serves all runs.

@@ -9,6 +9,7 @@
 #include "base/memory.h"
 #include "cli/commands.h"
 #include "cli/output.h"
+#include "cli/weights_argument.h"
 #include "ggml-cpu.h"
 #include "model/model.h"
 
@@ -17,6 +18,7 @@ namespace {
 
 struct DoctorArguments {
   std::string model;
+  WeightsArgument weights;
   int threads = 1;
   bool json = false;
 };
@@ -95,7 +97,9 @@ nlohmann::ordered_json TypeJson(const TypeReport& report) {
 }
 
 void RunDoctor(const DoctorArguments& arguments) {
-  const Model model(arguments.model, arguments.threads, /*measure_costs=*/true);
+  const Model model(
+      arguments.model,
+      {.threads = arguments.threads, .weights = arguments.weights.type(), .measure_costs = true});
   const ModelParams& params = model.params();
   const Bytes cache_per_token =
       Bytes{PlainCacheBytes(params.geometry(), {}, kPageSlots).count / kPageSlots};
@@ -170,6 +174,7 @@ void AddDoctor(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "doctor", "Show what this machine does with a model, and whether its output is exact");
   command->add_option("-m,--model", arguments->model, "GGUF file")->required();
+  arguments->weights.AddTo(*command);
   command->add_option("-t,--threads", arguments->threads, "Threads")
       ->check(CLI::Range(1, GGML_MAX_N_THREADS))
       ->capture_default_str();

@@ -103,6 +103,7 @@ void EngineArguments::AddTo(CLI::App& command) {
   command.add_option("--prefixes", prefixes,
                      "Keep the full caches of prompts' beginnings, and start from them where a "
                      "prompt begins alike: memory:1GiB, or disk:PATH, which outlives the run");
+  weights.AddTo(command);
   command.add_option("-t,--threads", options.threads, "Threads")->capture_default_str();
 }
 

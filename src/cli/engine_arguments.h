@@ -5,12 +5,14 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "cli/weights_argument.h"
 #include "engine/engine.h"
 
 namespace vericache {
 
 struct EngineArguments {
   EngineOptions options;
+  WeightsArgument weights;
   std::string draft_length = "16";
   std::string fast_memory;
   std::string full_store = "memory";

@@ -133,7 +133,8 @@ void RunGenerate(GenerateArguments arguments, bool has_prompt) {
     interrupted.store(true);
     std::signal(SIGINT, SIG_DFL);  // a second one stops at once
   });
-  const Model model(arguments.model, options.threads);
+  const Model model(arguments.model,
+                    {.threads = options.threads, .weights = arguments.engine.weights.type()});
   const Tokenizer tokenizer(arguments.model);
   arguments.engine.ResolveRest();
   options.is_end = [&tokenizer](TokenId token) { return tokenizer.IsEnd(token); };

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <vector>
 
 #include "model/exact_rows.h"
@@ -10,22 +11,31 @@
 
 namespace vericache {
 
+struct ModelOptions {
+  int threads = 1;
+  // What matrices are converted to; nullopt: they stay as they are in the file.
+  std::optional<ggml_type> weights;
+  bool measure_costs = false;  // of the rules that make products exact
+};
+
 // A loaded model: shape, weights, and the rules that make its products exact.
 class Model {
  public:
   // Loads a GGUF file and runs the self-check. Throws UserError: see GgufFile, ReadParams, Weights.
-  Model(const std::filesystem::path& path, int threads, bool measure_costs = false)
+  Model(const std::filesystem::path& path, const ModelOptions& options)
       : file_(path),
         params_(ReadParams(file_)),
-        weights_(file_, params_),
-        reports_(CheckRows(weights_, threads, measure_costs)),
-        rules_(RulesOf(reports_)) {}
+        weights_(file_, params_, options.weights, options.threads),
+        reports_(CheckRows(weights_, options.threads, options.measure_costs)),
+        rules_(RulesOf(reports_)),
+        converted_to_(options.weights) {}
 
   const GgufFile& file() const { return file_; }
   const ModelParams& params() const { return params_; }
   const Weights& weights() const { return weights_; }
   const std::vector<TypeReport>& reports() const { return reports_; }
   const ExactRows& rules() const { return rules_; }
+  std::optional<ggml_type> converted_to() const { return converted_to_; }
 
  private:
   GgufFile file_;
@@ -33,6 +43,7 @@ class Model {
   Weights weights_;
   std::vector<TypeReport> reports_;
   ExactRows rules_;
+  std::optional<ggml_type> converted_to_;
 };
 
 }  // namespace vericache

@@ -1,13 +1,12 @@
 #include "model/weights.h"
 
-#include <algorithm>
-#include <fstream>
 #include <set>
 #include <string>
 
 #include "base/error.h"
 #include "base/memory.h"
 #include "ggml-cpu.h"
+#include "model/tensor_reader.h"
 
 namespace vericache {
 namespace {
@@ -15,7 +14,9 @@ namespace {
 // Declares tensors in a ggml context and keeps book of those that were asked for.
 class Declarer {
  public:
-  Declarer(const GgufFile& file, ggml_context* context) : file_(file), context_(context) {}
+  // Matrices are declared as of the type `as`, where one is given and their rows allow it.
+  Declarer(const GgufFile& file, ggml_context* context, std::optional<ggml_type> as)
+      : file_(file), context_(context), as_(as) {}
 
   ggml_tensor* Optional(const std::string& name, std::vector<std::int64_t> shape) {
     const GgufFile::Tensor* tensor = file_.Find(name);
@@ -35,7 +36,9 @@ class Declarer {
            (vector ? "; only f32 is supported here" : ", which ggml does not multiply with"));
     }
     declared_.insert(name);
-    ggml_tensor* made = ggml_new_tensor(context_, tensor->type, GGML_MAX_DIMS, shape.data());
+    const bool converts = as_ && !vector && shape[0] % ggml_blck_size(*as_) == 0;
+    ggml_tensor* made =
+        ggml_new_tensor(context_, converts ? *as_ : tensor->type, GGML_MAX_DIMS, shape.data());
     ggml_set_name(made, name.c_str());
     return made;
   }
@@ -74,34 +77,18 @@ class Declarer {
 
   const GgufFile& file_;
   ggml_context* context_;
+  std::optional<ggml_type> as_;
   std::set<std::string> declared_;
 };
 
-void ReadTensors(const GgufFile& file, ggml_context* context) {
-  constexpr std::size_t kBlock = std::size_t{8} << 20U;
-  std::vector<char> block(kBlock);
-  std::ifstream stream(file.path(), std::ios::binary);
-  for (const GgufFile::Tensor& tensor : file.tensors()) {
-    ggml_tensor* to = ggml_get_tensor(context, tensor.name.c_str());
-    stream.seekg(static_cast<std::streamoff>(tensor.offset));
-    for (std::size_t at = 0; at < tensor.size.count; at += kBlock) {
-      const std::size_t count = std::min(kBlock, static_cast<std::size_t>(tensor.size.count) - at);
-      if (!stream.read(block.data(), static_cast<std::streamsize>(count))) {
-        throw UserError(file.path().string() + ": reading tensor " + tensor.name +
-                        " failed; the file is damaged or too short");
-      }
-      ggml_backend_tensor_set(to, block.data(), at, count);
-    }
-  }
-}
-
 }  // namespace
 
-Weights::Weights(const GgufFile& file, const ModelParams& params) {
+Weights::Weights(const GgufFile& file, const ModelParams& params, std::optional<ggml_type> as,
+                 int threads) {
   context_.reset(ggml_init({.mem_size = ggml_tensor_overhead() * (file.tensors().size() + 1),
                             .mem_buffer = nullptr,
                             .no_alloc = true}));
-  Declarer declare(file, context_.get());
+  Declarer declare(file, context_.get(), as);
   const std::int64_t embedding = params.embedding;
   const std::int64_t query = static_cast<std::int64_t>(params.heads) * params.head_dim;
   const std::int64_t key = static_cast<std::int64_t>(params.kv_heads) * params.head_dim;
@@ -135,8 +122,9 @@ Weights::Weights(const GgufFile& file, const ModelParams& params) {
   declare.RefuseUnknown();
 
   Bytes needed;
-  for (const GgufFile::Tensor& tensor : file.tensors()) {
-    needed += tensor.size;
+  for (ggml_tensor* tensor = ggml_get_first_tensor(context_.get()); tensor != nullptr;
+       tensor = ggml_get_next_tensor(context_.get(), tensor)) {
+    needed += Bytes{ggml_nbytes(tensor)};
   }
   RequireMemory(needed, "the weights of " + file.path().string());
   buffer_.reset(
@@ -145,7 +133,7 @@ Weights::Weights(const GgufFile& file, const ModelParams& params) {
     throw UserError("no memory for the weights of " + file.path().string() + ": " +
                     HumanBytes(needed) + " are needed");
   }
-  ReadTensors(file, context_.get());
+  ReadTensors(file, context_.get(), threads);
 }
 
 std::vector<ggml_tensor*> Weights::matrices() const {

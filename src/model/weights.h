@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "ggml-backend.h"
@@ -33,12 +34,14 @@ struct LayerWeights {
   LinearWeights gate, up, down;
 };
 
-// A model's tensors in memory, in the file's own number formats.
+// A model's tensors in memory.
 class Weights {
  public:
-  // Reads all tensors. Throws UserError where one is missing, has another shape than the metadata
-  // says or is unknown (ignoring it would change the output), or where memory does not suffice.
-  Weights(const GgufFile& file, const ModelParams& params);
+  // Reads all tensors, as they are in the file, or matrices converted to the type `as`. Throws
+  // UserError where one is missing, has another shape than the metadata says or is unknown
+  // (ignoring it would change the output), or where memory does not suffice.
+  Weights(const GgufFile& file, const ModelParams& params, std::optional<ggml_type> as,
+          int threads);
 
   ggml_tensor* token_embedding() const { return token_embedding_; }
   ggml_tensor* output_norm() const { return output_norm_; }

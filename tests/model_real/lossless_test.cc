@@ -25,7 +25,7 @@ class RealModel : public testing::Test {
     if (path.empty()) {
       return;
     }
-    model_ = std::make_unique<Model>(path, 1);
+    model_ = std::make_unique<Model>(path, ModelOptions{});
     const Tokenizer tokenizer(path);
     prompts_ = {Prompt{.id = "0", .tokens = CodeTokens(tokenizer, 0, 240)},
                 Prompt{.id = "1", .tokens = EnglishTokens(tokenizer, 0, 100)},
@@ -152,7 +152,7 @@ TEST(RealKQuants, Lossless) {
   if (path.empty()) {
     GTEST_SKIP() << "VERICACHE_TEST_MODEL_KQUANT is not set";
   }
-  const Model model(path, 1);
+  const Model model(path, {});
   const Tokenizer tokenizer(path);
   const std::vector<Prompt> prompts = {
       {.id = "0", .tokens = CodeTokens(tokenizer, 0, 600), .max_tokens = 32}};

@@ -17,7 +17,7 @@ void Compare(const char* variable) {
   if (path.empty()) {
     GTEST_SKIP() << variable << " is not set";
   }
-  const Model model(path, 1);
+  const Model model(path, {});
   const Tokenizer tokenizer(path);
   std::vector<TokenId> tokens = EnglishTokens(tokenizer, 0, 200);
   const std::vector<TokenId> code = CodeTokens(tokenizer, 0, 120);

@@ -272,7 +272,7 @@ const Model& LoadTiny(const TinyModel& model) {
   static std::map<std::string, std::unique_ptr<Model>> loaded;
   std::unique_ptr<Model>& entry = loaded[model.Describe()];
   if (!entry) {
-    entry = std::make_unique<Model>(TinyGgufPath(model), /*threads=*/1);
+    entry = std::make_unique<Model>(TinyGgufPath(model), ModelOptions{});
   }
   return *entry;
 }
