@@ -85,8 +85,8 @@ void Ours(benchmark::State& state, const char* compressor_name) {
     }
   }
   const Compressor compressor = MakeCompressor(compressor_name);
-  KvCache cache = Compress(
-      compressor, {.full = full, .tap = nullptr, .positions = context, .heads = kHeads}, 1.0, pool);
+  KvCache cache =
+      Compress(compressor, {.full = full, .positions = context, .heads = kHeads}, 1.0, pool);
   BatchAttention attention(SelectKernel(), kGeometry, kHeads, Threads());
   const AttentionTask task{.cache = &cache, .first_row = 0, .rows = rows, .first_position = 0};
   attention.Begin({&task, 1}, rows);

@@ -154,11 +154,31 @@ std::array<double, kAttentionUses> BatchAttention::seconds() const {
 void BatchAttention::Record(LayerId layer, const float* queries) const {
   const std::size_t row = Size(group_ * geometry_.kv_heads * geometry_.head_dim);
   for (const AttentionTask& task : tasks_) {
-    for (int i = 0; task.tap != nullptr && i < task.rows; ++i) {
-      if (task.tap->Wants(task.first_position + i)) {
-        const std::span<float> to = task.tap->at(layer, task.first_position + i);
+    if (task.taps == nullptr || !task.taps->queries) {
+      continue;
+    }
+    QueryTap& tap = *task.taps->queries;
+    for (int i = 0; i < task.rows; ++i) {
+      if (tap.Wants(task.first_position + i)) {
+        const std::span<float> to = tap.at(layer, task.first_position + i);
         std::copy_n(queries + Size(task.first_row + i) * row, row, to.begin());
       }
+    }
+  }
+}
+
+bool BatchAttention::WantsUnrotated() const {
+  return std::ranges::any_of(tasks_, [](const AttentionTask& task) {
+    return task.taps != nullptr && task.taps->statistics.has_value();
+  });
+}
+
+void BatchAttention::RecordUnrotated(LayerId layer, const float* queries, int thread, int threads) {
+  const std::size_t row = Size(group_ * geometry_.kv_heads * geometry_.head_dim);
+  for (const AttentionTask& task : tasks_) {
+    if (task.taps != nullptr && task.taps->statistics) {
+      task.taps->statistics->Add(layer, task.first_position, task.rows,
+                                 queries + Size(task.first_row) * row, thread, threads);
     }
   }
 }

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "attention/kernel.h"
-#include "attention/query_tap.h"
+#include "attention/taps.h"
 #include "kvcache/kv_cache.h"
 
 namespace vericache {
@@ -26,7 +26,7 @@ struct AttentionTask {
   int first_row = 0;  // in the iteration's tensors
   int rows = 0;
   int first_position = 0;
-  QueryTap* tap = nullptr;  // where the queries of these rows are recorded too, if anywhere
+  Taps* taps = nullptr;  // where what scorers ask for is recorded of these rows, if anywhere
   AttentionUse use = AttentionUse::kPrefill;
 };
 
@@ -45,9 +45,13 @@ class BatchAttention {
   void Begin(std::span<const AttentionTask> tasks, int total_rows);
 
   // Writes the rows' keys and values, [row][kv_head][head_dim] each, into their caches, and the
-  // queries that a tap wants, [row][head][head_dim], into the tap.
+  // queries that a tap wants, [row][head][head_dim], into the taps.
   void Append(LayerId layer, const float* queries, const float* keys, const float* values,
               int thread, int threads);
+
+  // Whether a task of the iteration wants the queries before RoPE; these, [row][head][head_dim].
+  bool WantsUnrotated() const;
+  void RecordUnrotated(LayerId layer, const float* queries, int thread, int threads);
 
   // out = softmax(q k^T / sqrt(head_dim)) v; queries and out are [row][head][head_dim].
   void Attend(LayerId layer, const float* queries, float* out, int thread, int threads);

@@ -211,8 +211,7 @@ void RunAcceptance(const AcceptanceArguments& arguments) {
   std::vector<Compressor> compressors;
   for (const Cell& cell : cells) {
     compressors.push_back(MakeCompressor(cell.compressor));
-    const TokenScorer* scorer = compressors.back().scorer.get();
-    options.query_window = std::max(options.query_window, scorer ? scorer->query_window() : 0);
+    options.needs = options.needs | compressors.back().needs();
   }
   options.is_end = [&tokenizer](TokenId token) { return tokenizer.IsEnd(token); };
   Transformer transformer(model, arguments.threads);

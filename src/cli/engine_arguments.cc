@@ -69,11 +69,11 @@ EngineArguments::EngineArguments() {
 
 void EngineArguments::AddTo(CLI::App& command) {
   command
-      .add_option(
-          "--compressor", options.compressor,
-          "none, a drop method (streamingllm, snapkv), a format (q8, q4, kivi4, kivi2, or one "
-          "each, k=q8,v=q4) or both (snapkv+kivi4); with options: "
-          "snapkv:window=64,kernel=7")
+      .add_option("--compressor", options.compressor,
+                  "none, a drop method (streamingllm, snapkv, expectedattention), a format (q8, "
+                  "q4, kivi4, kivi2, or one "
+                  "each, k=q8,v=q4) or both (snapkv+kivi4); with options: "
+                  "snapkv:window=64,kernel=7")
       ->capture_default_str();
   command.add_option("--keep", options.keep, "Share of the positions to keep, in (0, 1]")
       ->capture_default_str();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "base/check.h"
 #include "base/error.h"
@@ -71,6 +72,24 @@ int KeptPositions(int positions, double keep) {
   return std::clamp(static_cast<int>(std::ceil(keep * positions - 1e-6)), 1, positions);
 }
 
+LayerSelection Select(const LayerScores& scores, int count) {
+  LayerSelection selection;
+  for (const std::vector<float>& head : scores) {
+    Check(count <= static_cast<int>(head.size()), "no more positions than there are");
+    std::vector<int> order(head.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::nth_element(order.begin(), order.begin() + count - 1, order.end(), [&](int a, int b) {
+      const float x = head[static_cast<std::size_t>(a)];
+      const float y = head[static_cast<std::size_t>(b)];
+      return x != y ? x > y : a < b;
+    });
+    order.resize(static_cast<std::size_t>(count));
+    std::ranges::sort(order);
+    selection.push_back(std::move(order));
+  }
+  return selection;
+}
+
 KvCache Compress(const Compressor& compressor, const PromptView& prompt, double keep,
                  PagePool& pool) {
   const CacheGeometry& geometry = prompt.full.geometry();
@@ -89,10 +108,7 @@ KvCache Compress(const Compressor& compressor, const PromptView& prompt, double 
   for (int i = 0; i < geometry.layers; ++i) {
     const LayerId layer{i};
     const LayerSelection selection =
-        compressor.scorer ? compressor.scorer->Select(prompt, layer, count) : everything;
-    for (const std::vector<int>& head : selection) {
-      Check(head.size() == static_cast<std::size_t>(count), "every head keeps the same number");
-    }
+        compressor.scorer ? Select(compressor.scorer->Scores(prompt, layer), count) : everything;
     if (!FillLayer(KeptRows(prompt.full, layer, selection), count, packed, layer, cache)) {
       throw UserError("the compressed cache does not fit into fast memory (" +
                       HumanBytes(pool.budget()) + ")");

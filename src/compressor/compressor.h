@@ -7,14 +7,22 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "attention/query_tap.h"
+#include "attention/taps.h"
 #include "kvcache/kv_cache.h"
 
 namespace vericache {
+
+// What each position of a layer is worth, per KV head: [kv_head][position]. The highest are kept.
+using LayerScores = std::vector<std::vector<float>>;
+
+// Scores from here on are of positions that go before all others, whatever their worth, in their
+// own order; other scores are below.
+inline constexpr float kSurelyKept = 1 << 23;
 
 // Kept positions of a layer, per KV head, ascending. All heads of a layer keep the same number,
 // though not the same positions.
@@ -22,13 +30,16 @@ using LayerSelection = std::vector<std::vector<int>>;
 
 // What a scorer sees after the prefill.
 struct PromptView {
-  const KvCache& full;  // slot = position
-  const QueryTap* tap;  // queries of the last query_window() positions; nullptr if it is 0
-  int positions = 0;    // of the prompt
-  int heads = 0;        // query heads
+  const KvCache& full;         // slot = position
+  const Taps* taps = nullptr;  // what the scorer asked for; nullptr where it asked for nothing
+  int positions = 0;           // of the prompt
+  int heads = 0;               // query heads
+  // RoPE of the next future_positions() positions, averaged: the matrix [head_dim][head_dim] by
+  // which a query is multiplied. Empty where the scorer does not ask.
+  std::span<const float> future_rotation = {};
 };
 
-// Which positions are worth keeping.
+// What positions are worth.
 class TokenScorer {
  public:
   TokenScorer() = default;
@@ -36,12 +47,16 @@ class TokenScorer {
   TokenScorer& operator=(const TokenScorer&) = delete;
   virtual ~TokenScorer() = default;
 
-  // How many of the prompt's last queries Select looks at; 0: none.
-  virtual int query_window() const { return 0; }
+  // What is to be recorded of the prompt.
+  virtual TapNeeds needs() const { return {}; }
+  // Positions after the prompt over which PromptView::future_rotation is averaged; 0: none.
+  virtual int future_positions() const { return 0; }
 
-  // Picks `count` positions of each head of `layer`, 0 < count <= prompt.positions.
-  virtual LayerSelection Select(const PromptView& prompt, LayerId layer, int count) const = 0;
+  virtual LayerScores Scores(const PromptView& prompt, LayerId layer) const = 0;
 };
+
+// The `count` positions of the highest scores of each head; among equal scores the earlier ones.
+LayerSelection Select(const LayerScores& scores, int count);
 
 struct Compressor {
   std::string name;
@@ -49,6 +64,9 @@ struct Compressor {
   std::optional<KvFormat> format;       // of packed slots; nullopt: plain, as in the full cache
   // The most recent slots that stay plain where a format packs the others.
   int residual = 0;
+
+  TapNeeds needs() const { return scorer ? scorer->needs() : TapNeeds{}; }
+  int future_positions() const { return scorer ? scorer->future_positions() : 0; }
 };
 
 // Makes a compressor from its name: a scorer, a format, or both joined by '+', each with options

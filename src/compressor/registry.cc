@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "compressor/compressor.h"
+#include "compressor/expected_attention.h"
 #include "compressor/options.h"
 #include "compressor/snapkv.h"
 #include "compressor/streamingllm.h"
@@ -42,6 +43,10 @@ constexpr std::array kScorers = {
     ScorerEntry{"snapkv",
                 [](MethodOptions& options) -> std::unique_ptr<TokenScorer> {
                   return std::make_unique<SnapKv>(options);
+                }},
+    ScorerEntry{"expectedattention",
+                [](MethodOptions& options) -> std::unique_ptr<TokenScorer> {
+                  return std::make_unique<ExpectedAttention>(options);
                 }},
 };
 

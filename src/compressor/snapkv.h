@@ -17,13 +17,12 @@ class SnapKv final : public TokenScorer {
   // Options: window; kernel, odd.
   explicit SnapKv(MethodOptions& options);
 
-  int query_window() const override { return window_; }
-  LayerSelection Select(const PromptView& prompt, LayerId layer, int count) const override;
+  TapNeeds needs() const override { return {.query_window = window_}; }
 
-  // The score of each position before the window, per KV head: attention of the window's queries
-  // (causal within the window), averaged over window and query heads, then average-pooled with zero
-  // padding.
-  std::vector<std::vector<float>> Scores(const PromptView& prompt, LayerId layer) const;
+  // Before the window: attention of the window's queries (causal within the window), averaged over
+  // window and query heads, then average-pooled with zero padding. The window itself is surely
+  // kept, the most recent positions first.
+  LayerScores Scores(const PromptView& prompt, LayerId layer) const override;
 
  private:
   int window_;

@@ -4,14 +4,17 @@
 
 namespace vericache {
 
-LayerSelection StreamingLlm::Select(const PromptView& prompt, LayerId /*layer*/, int count) const {
-  std::vector<int> kept(static_cast<std::size_t>(count));
-  // A budget of hardly more than the sinks still keeps the most recent position.
-  const int sinks = std::min(sinks_, count - 1);
-  for (int i = 0; i < count; ++i) {
-    kept[static_cast<std::size_t>(i)] = i < sinks ? i : prompt.positions - count + i;
+LayerScores StreamingLlm::Scores(const PromptView& prompt, LayerId /*layer*/) const {
+  std::vector<float> scores(static_cast<std::size_t>(prompt.positions));
+  for (std::size_t i = 0; i < scores.size(); ++i) {
+    scores[i] = static_cast<float>(i);
   }
-  return LayerSelection(static_cast<std::size_t>(prompt.full.geometry().kv_heads), kept);
+  for (int i = 0; i < std::min(sinks_, prompt.positions); ++i) {
+    scores[static_cast<std::size_t>(i)] = kSurelyKept + static_cast<float>(sinks_ - i);
+  }
+  // A budget of hardly more than the sinks still keeps the most recent position.
+  scores.back() = kSurelyKept + static_cast<float>(sinks_ + 1);
+  return LayerScores(static_cast<std::size_t>(prompt.full.geometry().kv_heads), scores);
 }
 
 }  // namespace vericache

@@ -17,7 +17,7 @@ class StreamingLlm final : public TokenScorer {
   explicit StreamingLlm(MethodOptions& options)
       : sinks_(options.Integer("sinks", kSinks, 0, 4096)) {}
 
-  LayerSelection Select(const PromptView& prompt, LayerId layer, int count) const override;
+  LayerScores Scores(const PromptView& prompt, LayerId layer) const override;
 
  private:
   int sinks_;

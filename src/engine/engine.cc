@@ -136,16 +136,16 @@ void Engine::Begin(Request& request) {
   const bool full = options_.policy == Policy::kFull;
   PagePool& pool = full || Reloads(options_) ? fast_pool_ : store_pool_;
   request.full.emplace(pool, KindOfFull(request), params.geometry(), full_format_);
-  if (!full && compressor_.scorer && compressor_.scorer->query_window() > 0) {
-    const int window = std::min(compressor_.scorer->query_window(), request.prompt_size());
-    request.tap = std::make_unique<QueryTap>(params.layers, params.heads, params.head_dim,
-                                             Position{request.prompt_size() - window}, window);
+  const TapNeeds needs = full ? TapNeeds{} : compressor_.needs();
+  if (needs.any()) {
+    request.taps = std::make_unique<Taps>(needs, params.layers, params.heads, params.head_dim,
+                                          request.prompt_size());
   }
   request.started = Request::Clock::now();
   if (prefixes_) {
     // What the compressor looks at is computed, and the last token, which gives the first logits.
-    const int window = compressor_.scorer ? compressor_.scorer->query_window() : 0;
-    if (prefixes_->StartLoad(request, requests_, std::max(1, window), scheduler_.now())) {
+    const int computed = std::max(1, needs.least_computed());
+    if (prefixes_->StartLoad(request, requests_, computed, scheduler_.now())) {
       scheduler_.Loading(request.index);
       if (!request.prefix) {
         TakePrefix(request);
@@ -234,7 +234,7 @@ void Engine::PrepareRows(const RowGroup& group, Request& request) {
                     .first_row = first_row,
                     .rows = group.rows,
                     .first_position = position,
-                    .tap = group.kind == RowGroup::Kind::kPrefill ? request.tap.get() : nullptr,
+                    .taps = group.kind == RowGroup::Kind::kPrefill ? request.taps.get() : nullptr,
                     .use = group.kind == RowGroup::Kind::kPrefill ? AttentionUse::kPrefill
                            : drafting                             ? AttentionUse::kDraft
                                                                   : AttentionUse::kFull});

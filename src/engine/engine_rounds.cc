@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "engine/engine.h"
 #include "engine/memory_plan.h"
+#include "model/rope.h"
 
 namespace vericache {
 namespace {
@@ -63,14 +64,17 @@ void Engine::MakeCompressed(Request& request) {
   request.result.reused_compressed = kept && request.compressed->Restore(*kept);
   if (!request.result.reused_compressed) {
     request.compressed.reset();
+    const std::vector<float> rotation =
+        AverageRotation(model_, Position{request.prompt_size()}, compressor_.future_positions());
     request.compressed.emplace(Compress(compressor_,
                                         {.full = *request.full,
-                                         .tap = request.tap.get(),
+                                         .taps = request.taps.get(),
                                          .positions = request.prompt_size(),
-                                         .heads = model_.params().heads},
+                                         .heads = model_.params().heads,
+                                         .future_rotation = rotation},
                                         options_.keep, fast_pool_));
   }
-  request.tap.reset();
+  request.taps.reset();
   request.result.full_cache = request.full->peak_bytes();
   if (prefixes_ && options_.policy != Policy::kLossy) {
     prefixes_->StartSave(request);

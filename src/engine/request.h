@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "attention/query_tap.h"
+#include "attention/taps.h"
 #include "base/types.h"
 #include "engine/digest.h"
 #include "kvcache/kv_cache.h"
@@ -89,7 +89,7 @@ struct Request {
   Result result;
   std::optional<KvCache> full;
   std::optional<KvCache> compressed;
-  std::unique_ptr<QueryTap> tap;
+  std::unique_ptr<Taps> taps;
   int prefilled = 0;
   std::vector<TokenId> drafted;  // of the round under way
   bool finished = false;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "model/rope.h"
 
 namespace vericache {
 namespace {
@@ -88,11 +89,7 @@ DraftEvaluation::DraftEvaluation(Transformer& transformer, std::span<const Token
                     " new ones do not fit into the model's context of " +
                     std::to_string(params.context));
   }
-  const int window = std::min(options.query_window, positions);
-  if (window > 0) {
-    tap_.emplace(params.layers, params.heads, params.head_dim, Position{positions - window},
-                 window);
-  }
+  taps_ = Taps(options.needs, params.layers, params.heads, params.head_dim, positions);
   const auto start = Clock::now();
   std::span<const float> last;
   for (int done = 0; done < positions;) {
@@ -100,7 +97,7 @@ DraftEvaluation::DraftEvaluation(Transformer& transformer, std::span<const Token
     last = Rows(
         full_,
         std::span(prompt_).subspan(static_cast<std::size_t>(done), static_cast<std::size_t>(rows)),
-        done, 1, tap_ ? &*tap_ : nullptr);
+        done, 1, &taps_);
     done += rows;
     if (on_progress) {
       on_progress(done, positions + options.new_tokens);
@@ -125,7 +122,7 @@ DraftEvaluation::DraftEvaluation(Transformer& transformer, std::span<const Token
 
 // Feeds tokens from `position` on; the logits of the last `outputs` of them.
 std::span<const float> DraftEvaluation::Rows(KvCache& cache, std::span<const TokenId> tokens,
-                                             int position, int outputs, QueryTap* tap) {
+                                             int position, int outputs, Taps* taps) {
   const int rows = static_cast<int>(tokens.size());
   if (!cache.Extend(rows)) {
     throw UserError("too little memory for the caches");
@@ -139,7 +136,7 @@ std::span<const float> DraftEvaluation::Rows(KvCache& cache, std::span<const Tok
     }
   }
   const AttentionTask task{
-      .cache = &cache, .first_row = 0, .rows = rows, .first_position = position, .tap = tap};
+      .cache = &cache, .first_row = 0, .rows = rows, .first_position = position, .taps = taps};
   return transformer_.Forward({.tokens = tokens,
                                .positions = positions,
                                .outputs = wanted,
@@ -214,11 +211,15 @@ void DraftEvaluation::RunRounds(const Compressor& compressor, KvCache cache, Rou
 }
 
 KvCache DraftEvaluation::MakeCompressed(const Compressor& compressor, double keep) {
+  const int positions = static_cast<int>(prompt_.size());
+  const std::vector<float> rotation =
+      AverageRotation(transformer_.model(), Position{positions}, compressor.future_positions());
   return Compress(compressor,
                   {.full = full_,
-                   .tap = tap_ ? &*tap_ : nullptr,
-                   .positions = static_cast<int>(prompt_.size()),
-                   .heads = transformer_.model().params().heads},
+                   .taps = &taps_,
+                   .positions = positions,
+                   .heads = transformer_.model().params().heads,
+                   .future_rotation = rotation},
                   keep, pool_);
 }
 

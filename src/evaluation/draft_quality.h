@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "attention/query_tap.h"
+#include "attention/taps.h"
 #include "compressor/compressor.h"
 #include "kvcache/kv_cache.h"
 #include "model/transformer.h"
@@ -17,7 +17,7 @@ namespace vericache {
 
 struct EvaluationOptions {
   int new_tokens = 128;  // of the full cache's continuation, at most
-  int query_window = 0;  // the widest that a scorer to be judged has
+  TapNeeds needs;        // of all scorers to be judged
   int prefill_chunk = 512;
   std::function<bool(TokenId)> is_end;
 };
@@ -77,7 +77,7 @@ class DraftEvaluation {
 
  private:
   std::span<const float> Rows(KvCache& cache, std::span<const TokenId> tokens, int position,
-                              int outputs, QueryTap* tap);
+                              int outputs, Taps* taps);
   KvCache MakeCompressed(const Compressor& compressor, double keep);
   void RunRounds(const Compressor& compressor, KvCache cache, RoundQuality& quality,
                  DraftQuality* also);
@@ -87,7 +87,7 @@ class DraftEvaluation {
   std::vector<TokenId> continuation_;
   std::vector<float> logits_;  // [token of the continuation][vocabulary], those that gave it
   PagePool pool_;
-  std::optional<QueryTap> tap_;
+  Taps taps_;
   KvCache full_;
   Sampler sampler_;
   double prefill_s_ = 0.0;

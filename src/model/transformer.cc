@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "model/rope.h"
 
 namespace vericache {
 namespace {
@@ -77,11 +78,22 @@ class Transformer::Builder {
   }
 
   ggml_tensor* Rope(ggml_tensor* x) {
-    const RopeParams& rope = params_.rope;
-    return ggml_rope_ext(context_.get(), x, positions_, weights_.rope_factors(), rope.dims,
-                         rope.neox ? GGML_ROPE_TYPE_NEOX : GGML_ROPE_TYPE_NORMAL,
-                         rope.original_context, rope.base, rope.scale, rope.extrapolation,
-                         rope.attention, rope.beta_fast, rope.beta_slow);
+    return Rotate(context_.get(), x, positions_, params_.rope, weights_.rope_factors());
+  }
+
+  // Hands the queries before RoPE to the taps that want them.
+  void RecordUnrotated(LayerOp& op, ggml_tensor* query) {
+    std::array<ggml_tensor*, 1> inputs = {query};
+    ggml_build_forward_expand(
+        graph_, ggml_custom_4d(
+                    context_.get(), GGML_TYPE_F32, 1, 1, 1, 1, inputs.data(), inputs.size(),
+                    [](ggml_tensor* dst, int thread, int threads, void* user) {
+                      const auto& self = *static_cast<LayerOp*>(user);
+                      self.attention->RecordUnrotated(self.layer,
+                                                      static_cast<const float*>(dst->src[0]->data),
+                                                      thread, threads);
+                    },
+                    GGML_N_TASKS_MAX, &op));
   }
 
   // Attention of a layer over the caches: nullptr where `wanted` is false, which still appends.
@@ -126,6 +138,9 @@ class Transformer::Builder {
       if (layer.query_norm != nullptr) {
         query = Norm(query, layer.query_norm);
         key = Norm(key, layer.key_norm);
+      }
+      if (layer_ops_[i].attention->WantsUnrotated()) {
+        RecordUnrotated(layer_ops_[i], query);
       }
       ggml_tensor* attended = Attention(layer_ops_[i], Rope(query), Rope(key), value,
                                         /*wanted=*/!last || outputs_ != nullptr);

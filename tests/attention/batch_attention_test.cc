@@ -142,25 +142,28 @@ RC_GTEST_PROP(BatchAttention, GivesPaddingRowsZeros, (std::uint32_t seed)) {
 RC_GTEST_PROP(BatchAttention, TapsRecordTheWindowsQueriesWhateverTheChunks, (std::uint32_t seed)) {
   RandomData random(seed);
   BatchSpec spec = AnyBatch(random, 3, 1, 50);
-  std::vector<std::unique_ptr<QueryTap>> taps;
-  std::vector<QueryTap*> pointers;
+  std::vector<std::unique_ptr<Taps>> taps;
+  std::vector<Taps*> pointers;
   for (const auto& request : spec.requests) {
     const int window = random.Below(request.rows + 1);
-    taps.push_back(std::make_unique<QueryTap>(spec.geometry.layers, spec.heads,
-                                              spec.geometry.head_dim,
-                                              Position{request.rows - window}, window));
+    taps.push_back(std::make_unique<Taps>(TapNeeds{.query_window = window}, spec.geometry.layers,
+                                          spec.heads, spec.geometry.head_dim, request.rows));
     pointers.push_back(random.Below(5) == 0 ? nullptr : taps.back().get());
   }
   Batch batch(spec);
   batch.Run(AvailableKernels().back(), AnyPartition(spec, random), 1, 0, pointers);
   for (std::size_t i = 0; i < pointers.size(); ++i) {
-    for (int layer = 0; pointers[i] != nullptr && layer < spec.geometry.layers; ++layer) {
-      for (int w = 0; w < pointers[i]->window(); ++w) {
-        const int row = spec.requests[i].rows - pointers[i]->window() + w;
+    if (pointers[i] == nullptr || !pointers[i]->queries) {
+      continue;
+    }
+    const QueryTap& tap = *pointers[i]->queries;
+    for (int layer = 0; layer < spec.geometry.layers; ++layer) {
+      for (int w = 0; w < tap.window(); ++w) {
+        const int row = spec.requests[i].rows - tap.window() + w;
         const auto from = batch.queries(i, layer).begin() +
                           static_cast<std::ptrdiff_t>(Size(row) * batch.query_floats());
         RC_ASSERT(std::ranges::equal(
-            pointers[i]->row(LayerId{layer}, w),
+            tap.row(LayerId{layer}, w),
             std::ranges::subrange(from, from + static_cast<std::ptrdiff_t>(batch.query_floats()))));
       }
     }

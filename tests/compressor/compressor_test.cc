@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,20 +36,13 @@ class RandomScorer final : public TokenScorer {
  public:
   explicit RandomScorer(std::uint32_t seed) : seed_(seed) {}
 
-  LayerSelection Select(const PromptView& prompt, LayerId layer, int count) const override {
-    LayerSelection selection;
+  LayerScores Scores(const PromptView& prompt, LayerId layer) const override {
+    LayerScores scores;
     for (int head = 0; head < prompt.full.geometry().kv_heads; ++head) {
       RandomData random(seed_ + static_cast<std::uint32_t>(Raw(layer) * 100 + head));
-      std::vector<int> positions(Size(prompt.positions));
-      for (int i = 0; i < prompt.positions; ++i) {
-        positions[Size(i)] = i;
-        std::swap(positions[Size(i)], positions[Size(random.Below(i + 1))]);
-      }
-      positions.resize(Size(count));
-      std::sort(positions.begin(), positions.end());
-      selection.push_back(std::move(positions));
+      scores.push_back(random.Floats(Size(prompt.positions)));
     }
-    return selection;
+    return scores;
   }
 
  private:
@@ -71,6 +66,22 @@ RC_GTEST_PROP(KeptPositions, RoundsUpAndKeepsAtLeastOne, ()) {
   RC_ASSERT(kept == std::max(1, (percent * positions + 99) / 100));
 }
 
+RC_GTEST_PROP(Select, KeepsTheHighestAndAmongEqualsTheEarlier, (std::uint32_t seed)) {
+  RandomData random(seed);
+  const int positions = 1 + random.Below(100);
+  std::vector<float> scores(Size(positions));
+  for (float& score : scores) {
+    score = static_cast<float>(random.Below(8));
+  }
+  const int count = 1 + random.Below(positions);
+  std::vector<int> order(Size(positions));
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, std::greater<>(), [&](int i) { return scores[Size(i)]; });
+  order.resize(Size(count));
+  std::ranges::sort(order);
+  RC_ASSERT(Select({scores, scores}, count) == (LayerSelection{order, order}));
+}
+
 TEST(KeptPositions, KeepsEverythingAtOne) {
   EXPECT_EQ(KeptPositions(10, 1.0), 10);
   EXPECT_EQ(KeptPositions(10, 0.25), 3);
@@ -90,7 +101,7 @@ RC_GTEST_PROP(Compress, KeepsTheSelectedRowsBitForBitAndPacksTheOldest, (std::ui
                               .format = packs ? std::optional(kKivi) : std::nullopt,
                               .residual = random.Below(100)};
   const double keep = (1 + random.Below(100)) / 100.0;
-  const PromptView prompt{.full = full, .tap = nullptr, .positions = positions, .heads = 3};
+  const PromptView prompt{.full = full, .positions = positions, .heads = 3};
   const KvCache compressed = Compress(compressor, prompt, keep, pool);
 
   const int count = KeptPositions(positions, keep);
@@ -100,7 +111,7 @@ RC_GTEST_PROP(Compress, KeepsTheSelectedRowsBitForBitAndPacksTheOldest, (std::ui
     const LayerId layer{i};
     RC_ASSERT(compressed.packed_slots(layer) == packed);
     RC_ASSERT(compressed.slots(layer) == count);
-    const LayerSelection kept = compressor.scorer->Select(prompt, layer, count);
+    const LayerSelection kept = Select(compressor.scorer->Scores(prompt, layer), count);
     for (int head = 0; head < kGeometry.kv_heads; ++head) {
       for (int slot = packed; slot < count; ++slot) {
         RC_ASSERT(ReadTail(compressed, layer, slot - packed, head) ==
@@ -145,8 +156,7 @@ TEST(Compress, PacksWholeGroupsBeyondTheResidualAsPackDoes) {
     for (const int residual : {0, 1, 31, 32, 33, 128}) {
       compressor.residual = residual;
       const KvCache compressed =
-          Compress(compressor, {.full = full, .tap = nullptr, .positions = positions, .heads = 3},
-                   1.0, pool);
+          Compress(compressor, {.full = full, .positions = positions, .heads = 3}, 1.0, pool);
       KvCache packed(pool, PageKind::kResident, kGeometry, kBf16, kKivi);
       ASSERT_TRUE(packed.AppendTail(full, 0, positions));
       ASSERT_TRUE(packed.Pack(residual));
@@ -163,8 +173,7 @@ TEST(Compress, NoneCopiesEverythingBitForBit) {
   KvCache full(pool, PageKind::kTransient, kGeometry, kBf16);
   testing::FillTail(full, 130, random);
   const KvCache copy =
-      Compress(MakeCompressor("none"), {.full = full, .tap = nullptr, .positions = 130, .heads = 3},
-               0.1, pool);
+      Compress(MakeCompressor("none"), {.full = full, .positions = 130, .heads = 3}, 0.1, pool);
   EXPECT_EQ(copy.bytes(), full.bytes());
   for (int i = 0; i < kGeometry.layers; ++i) {
     ASSERT_EQ(copy.tail_slots(LayerId{i}), 130);
@@ -184,8 +193,7 @@ TEST(Compress, ThrowsWhereThePoolHasNoRoomAndGivesEverythingBack) {
   for (const char* name : {"none", "kivi4", "streamingllm+kivi2", "streamingllm"}) {
     PagePool pool(Bytes{PageLayout(kBf16, kGeometry).page_bytes()});
     try {
-      Compress(MakeCompressor(name), {.full = full, .tap = nullptr, .positions = 300, .heads = 3},
-               0.9, pool);
+      Compress(MakeCompressor(name), {.full = full, .positions = 300, .heads = 3}, 0.9, pool);
       FAIL() << name << " fitted";
     } catch (const UserError& error) {
       EXPECT_NE(std::string(error.what()).find("does not fit"), std::string::npos) << error.what();
@@ -199,8 +207,9 @@ RC_GTEST_PROP(StreamingLlm, KeepsTheSinksAndTheMostRecent, ()) {
   const KvCache full(pool, PageKind::kTransient, kGeometry, kBf16);
   const int positions = *rc::gen::inRange(1, 3000);
   const int count = *rc::gen::inRange(1, positions + 1);
-  const LayerSelection selection = DefaultStreamingLlm().Select(
-      {.full = full, .tap = nullptr, .positions = positions, .heads = 3}, LayerId{0}, count);
+  const LayerSelection selection = Select(
+      DefaultStreamingLlm().Scores({.full = full, .positions = positions, .heads = 3}, LayerId{0}),
+      count);
   RC_ASSERT(selection.size() == Size(kGeometry.kv_heads));
   for (const std::vector<int>& kept : selection) {
     RC_ASSERT(kept == selection[0]);

@@ -52,8 +52,8 @@ TEST(MakeCompressor, CombinesAScorerAndAFormatInEitherOrder) {
 
 TEST(MakeCompressor, KnowsEveryNameThatItLists) {
   const std::vector<std::string> names = CompressorNames();
-  EXPECT_EQ(names, (std::vector<std::string>{"none", "streamingllm", "snapkv", "q8", "q4", "kivi4",
-                                             "kivi2"}));
+  EXPECT_EQ(names, (std::vector<std::string>{"none", "streamingllm", "snapkv", "expectedattention",
+                                             "q8", "q4", "kivi4", "kivi2"}));
   for (const std::string& name : names) {
     EXPECT_EQ(MakeCompressor(name).name, name);
   }
@@ -61,7 +61,7 @@ TEST(MakeCompressor, KnowsEveryNameThatItLists) {
 
 TEST(MakeCompressor, TakesOptions) {
   const Compressor both = MakeCompressor("snapkv:window=7,kernel=3+kivi4:residual=64");
-  EXPECT_EQ(both.scorer->query_window(), 7);
+  EXPECT_EQ(both.needs().query_window, 7);
   EXPECT_EQ(both.residual, 64);
   EXPECT_EQ(CompressorOptions("snapkv"), "window=32,kernel=5");
   EXPECT_EQ(CompressorOptions("streamingllm"), "sinks=4");
@@ -79,7 +79,7 @@ TEST(MakeCompressor, TakesAFormatForKeysAndOneForValues) {
   const Compressor dropped = MakeCompressor("snapkv:window=8+v=kivi2,k=q8,residual=32");
   EXPECT_EQ(dropped.format, (KvFormat{NumberFormat::kQ8, NumberFormat::kKivi2}));
   EXPECT_EQ(dropped.residual, 32);
-  EXPECT_EQ(dropped.scorer->query_window(), 8);
+  EXPECT_EQ(dropped.needs().query_window, 8);
   for (const char* wrong : {"k=q5", "q=q8", "k=q8+v=q4", "k=q8+kivi4", "k=", "k=q8,k=q8"}) {
     EXPECT_THROW(MakeCompressor(wrong), UserError) << wrong;
   }

@@ -32,18 +32,19 @@ struct Prompt {
         positions(positions_in),
         window(std::min(SnapKv::kWindow, positions)),
         full(pool, PageKind::kTransient, geometry, {NumberFormat::kF16, NumberFormat::kF16}),
-        tap(geometry.layers, heads, geometry.head_dim, Position{positions - window}, window) {
+        taps({.query_window = window}, geometry.layers, heads, geometry.head_dim, positions) {
     testing::FillTail(full, positions, random);
     for (int layer = 0; layer < geometry.layers; ++layer) {
       for (int w = 0; w < window; ++w) {
         // Large queries make peaked attention.
         const auto queries = random.Floats(Size(heads * geometry.head_dim), 3.0F);
-        std::ranges::copy(queries, tap.at(LayerId{layer}, positions - window + w).begin());
+        std::ranges::copy(queries,
+                          taps.queries->at(LayerId{layer}, positions - window + w).begin());
       }
     }
   }
   PromptView view() const {
-    return {.full = full, .tap = &tap, .positions = positions, .heads = heads};
+    return {.full = full, .taps = &taps, .positions = positions, .heads = heads};
   }
 
   PagePool pool;
@@ -52,14 +53,14 @@ struct Prompt {
   int positions;
   int window;
   KvCache full;
-  QueryTap tap;
+  Taps taps;
 };
 
 // attention of query row w of `head` to all positions, causal.
 std::vector<double> Attention(const Prompt& prompt, LayerId layer, int head, int w) {
   const int dim = prompt.geometry.head_dim;
   const int kv_head = head / (prompt.heads / prompt.geometry.kv_heads);
-  const auto query = prompt.tap.row(layer, w).subspan(Size(head * dim), Size(dim));
+  const auto query = prompt.taps.queries->row(layer, w).subspan(Size(head * dim), Size(dim));
   std::vector<double> attention(Size(prompt.positions - prompt.window + w + 1));
   std::vector<float> key(Size(dim));
   std::vector<float> value(Size(dim));
@@ -111,7 +112,7 @@ RC_GTEST_PROP(SnapKv, ScoresAreThoseOfThePlainFormula, (std::uint32_t seed)) {
     RC_ASSERT(scores.size() == Size(prompt.geometry.kv_heads));
     for (int head = 0; head < prompt.geometry.kv_heads; ++head) {
       const auto expected = NaiveScores(prompt, LayerId{layer}, head);
-      RC_ASSERT(scores[Size(head)].size() == expected.size());
+      RC_ASSERT(scores[Size(head)].size() == Size(prompt.positions));
       for (std::size_t i = 0; i < expected.size(); ++i) {
         const double error = std::abs(static_cast<double>(scores[Size(head)][i]) - expected[i]);
         RC_ASSERT(error <= 2e-5 * expected[i] + 1e-9);
@@ -124,7 +125,7 @@ RC_GTEST_PROP(SnapKv, KeepsTheBestPositionsAndTheWindow, (std::uint32_t seed)) {
   RandomData random(seed);
   const Prompt prompt(1 + random.Below(200), random);
   const int count = 1 + random.Below(prompt.positions);
-  const LayerSelection selection = DefaultSnapKv().Select(prompt.view(), LayerId{1}, count);
+  const LayerSelection selection = Select(DefaultSnapKv().Scores(prompt.view(), LayerId{1}), count);
   RC_ASSERT(selection.size() == Size(prompt.geometry.kv_heads));
   const int chosen = std::max(0, count - prompt.window);
   for (int head = 0; head < prompt.geometry.kv_heads; ++head) {
@@ -151,16 +152,20 @@ RC_GTEST_PROP(SnapKv, KeepsTheBestPositionsAndTheWindow, (std::uint32_t seed)) {
   }
 }
 
-TEST(SnapKv, LooksAtTheLastThirtyTwoQueries) { EXPECT_EQ(DefaultSnapKv().query_window(), 32); }
+TEST(SnapKv, LooksAtTheLastThirtyTwoQueries) {
+  EXPECT_EQ(DefaultSnapKv().needs().query_window, 32);
+}
 
 TEST(SnapKv, AmongEqualScoresTheEarlierPositionsAreKept) {
   RandomData random(1);
   Prompt prompt(100, random);
   // Queries of zeros attend to everything alike; pooling lowers the two positions at either end.
   for (int w = 0; w < prompt.window; ++w) {
-    std::ranges::fill(prompt.tap.at(LayerId{0}, prompt.positions - prompt.window + w), 0.0F);
+    std::ranges::fill(prompt.taps.queries->at(LayerId{0}, prompt.positions - prompt.window + w),
+                      0.0F);
   }
-  const LayerSelection selection = DefaultSnapKv().Select(prompt.view(), LayerId{0}, 32 + 4);
+  const LayerSelection selection =
+      Select(DefaultSnapKv().Scores(prompt.view(), LayerId{0}), 32 + 4);
   for (const std::vector<int>& kept : selection) {
     EXPECT_EQ(std::vector<int>(kept.begin(), kept.begin() + 4), (std::vector<int>{2, 3, 4, 5}));
   }
@@ -172,11 +177,11 @@ TEST(SnapKv, KeepsAPromptOfOneTokenAndOneShorterThanItsWindow) {
     const Prompt prompt(positions, random);
     std::vector<int> all(Size(positions));
     std::iota(all.begin(), all.end(), 0);
-    for (const std::vector<int>& kept :
-         DefaultSnapKv().Select(prompt.view(), LayerId{0}, positions)) {
+    const LayerScores scores = DefaultSnapKv().Scores(prompt.view(), LayerId{0});
+    for (const std::vector<int>& kept : Select(scores, positions)) {
       EXPECT_EQ(kept, all);
     }
-    for (const std::vector<int>& kept : DefaultSnapKv().Select(prompt.view(), LayerId{0}, 1)) {
+    for (const std::vector<int>& kept : Select(scores, 1)) {
       EXPECT_EQ(kept, std::vector<int>{positions - 1});
     }
   }

@@ -15,9 +15,11 @@
 namespace vericache {
 namespace {
 
-constexpr std::array<const char*, 11> kCompressors = {"none",
+constexpr std::array<const char*, 13> kCompressors = {"none",
                                                       "streamingllm",
                                                       "snapkv",
+                                                      "expectedattention",
+                                                      "expectedattention:future=9,recent=3+kivi2",
                                                       "kivi4",
                                                       "kivi2",
                                                       "q8",

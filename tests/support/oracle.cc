@@ -84,7 +84,7 @@ std::vector<float> OurLogits(const Model& model, std::span<const TokenId> tokens
       outputs.push_back(i);
     }
     const AttentionTask task{
-        .cache = &cache, .first_row = 0, .rows = rows, .first_position = first, .tap = nullptr};
+        .cache = &cache, .first_row = 0, .rows = rows, .first_position = first};
     const std::span<const float> some = transformer.Forward(
         {.tokens = tokens.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(rows)),
          .positions = positions,

@@ -61,7 +61,7 @@ class Batch {
   // Computes all rows, iteration by iteration; `padding` rows follow the last in each. Taps, if
   // any, are one per request. The results are in out().
   void Run(const AttentionKernel& kernel, const std::vector<Iteration>& iterations, int threads,
-           int padding = 0, std::span<QueryTap* const> taps = {}) {
+           int padding = 0, std::span<Taps* const> taps = {}) {
     BatchAttention attention(kernel, spec_.geometry, spec_.heads, threads);
     for (const Iteration& iteration : iterations) {
       std::vector<AttentionTask> tasks;
@@ -74,7 +74,7 @@ class Batch {
                          .first_row = total,
                          .rows = iteration[i],
                          .first_position = requests_[i].done,
-                         .tap = taps.empty() ? nullptr : taps[i]});
+                         .taps = taps.empty() ? nullptr : taps[i]});
         total += iteration[i];
       }
       attention.Begin(tasks, total + padding);
