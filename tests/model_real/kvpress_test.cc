@@ -16,7 +16,7 @@ TEST(RealModelKvpress, NearlyTheSamePositions) {
   if (path.empty()) {
     GTEST_SKIP() << "VERICACHE_TEST_MODEL is not set";
   }
-  const Model model(path, 1);
+  const Model model(path, {});
   const nlohmann::json fixture = ReadReference("kvpress_real.json");
   const std::vector<TokenId> tokens = TokensOf(fixture);
   const int count = KeptPositions(static_cast<int>(tokens.size()), fixture.at("keep"));
