@@ -204,7 +204,8 @@ void RunAcceptance(const AcceptanceArguments& arguments) {
     plot.emplace(arguments.plot);
   }
   const Model model(arguments.model,
-                    {.threads = arguments.threads, .weights = arguments.weights.type()});
+                    {.threads = arguments.threads,
+                     .weights = arguments.weights.For(arguments.model, arguments.threads)});
   const Tokenizer tokenizer(arguments.model);
   std::vector<Cell> cells = Cells(arguments, model.params().geometry());
   EvaluationOptions options{.new_tokens = arguments.new_tokens};

@@ -207,7 +207,8 @@ void RunBench(BenchArguments& arguments) {
   EngineOptions& options = arguments.engine.options;
   arguments.engine.Resolve();
   const Model model(arguments.model,
-                    {.threads = options.threads, .weights = arguments.engine.weights.type()});
+                    {.threads = options.threads,
+                     .weights = arguments.engine.weights.For(arguments.model, options.threads)});
   const Tokenizer tokenizer(arguments.model);
   arguments.engine.ResolveRest();
   // Every batch begins with the same prompts, so that a kept prefix serves all runs.

@@ -10,7 +10,7 @@
 #include "cli/commands.h"
 #include "cli/output.h"
 #include "cli/weights_argument.h"
-#include "ggml-cpu.h"
+#include "model/backend.h"
 #include "model/model.h"
 
 namespace vericache {
@@ -51,25 +51,6 @@ std::string Remedy(const TypeReport& report) {
                                  : "pad to " + std::to_string(report.rule.pad_to) + " rows";
 }
 
-// ggml's CPU backend is compiled for the machine that built it; these are its paths.
-std::string GgmlInstructionSets() {
-  std::string text;
-  const auto add = [&text](int has, const char* name) {
-    if (has != 0) {
-      text += (text.empty() ? "" : " ") + std::string(name);
-    }
-  };
-  add(ggml_cpu_has_avx2(), "AVX2");
-  add(ggml_cpu_has_fma(), "FMA");
-  add(ggml_cpu_has_f16c(), "F16C");
-  add(ggml_cpu_has_avx512(), "AVX512");
-  add(ggml_cpu_has_avx512_vnni(), "AVX512-VNNI");
-  add(ggml_cpu_has_avx512_bf16(), "AVX512-BF16");
-  add(ggml_cpu_has_amx_int8(), "AMX-INT8");
-  add(ggml_cpu_has_neon(), "NEON");
-  return text.empty() ? "none" : text;
-}
-
 // Of the type that most weights have, over many rows.
 double ProductFlops(const std::vector<TypeReport>& reports) {
   const auto most =
@@ -97,9 +78,10 @@ nlohmann::ordered_json TypeJson(const TypeReport& report) {
 }
 
 void RunDoctor(const DoctorArguments& arguments) {
-  const Model model(
-      arguments.model,
-      {.threads = arguments.threads, .weights = arguments.weights.type(), .measure_costs = true});
+  const Model model(arguments.model,
+                    {.threads = arguments.threads,
+                     .weights = arguments.weights.For(arguments.model, arguments.threads),
+                     .measure_costs = true});
   const ModelParams& params = model.params();
   const Bytes cache_per_token =
       Bytes{PlainCacheBytes(params.geometry(), {}, kPageSlots).count / kPageSlots};

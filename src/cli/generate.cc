@@ -134,7 +134,8 @@ void RunGenerate(GenerateArguments arguments, bool has_prompt) {
     std::signal(SIGINT, SIG_DFL);  // a second one stops at once
   });
   const Model model(arguments.model,
-                    {.threads = options.threads, .weights = arguments.engine.weights.type()});
+                    {.threads = options.threads,
+                     .weights = arguments.engine.weights.For(arguments.model, options.threads)});
   const Tokenizer tokenizer(arguments.model);
   arguments.engine.ResolveRest();
   options.is_end = [&tokenizer](TokenId token) { return tokenizer.IsEnd(token); };

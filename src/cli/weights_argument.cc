@@ -1,28 +1,95 @@
 #include "cli/weights_argument.h"
 
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
 #include "base/error.h"
+#include "base/memory.h"
+#include "cli/output.h"
+#include "model/backend.h"
+#include "model/weight_choice.h"
+#include "model/weights.h"
 
 namespace vericache {
+namespace {
+
+constexpr const char* kAsIs = "as-is";
+
+std::string Name(std::optional<ggml_type> type) { return type ? ggml_type_name(*type) : kAsIs; }
+
+// nullopt for an unknown name.
+std::optional<std::optional<ggml_type>> Parse(const std::string& name) {
+  if (name == kAsIs) {
+    return std::optional<ggml_type>();
+  }
+  for (const ggml_type type : kWeightTypes) {
+    if (name == ggml_type_name(type)) {
+      return type;
+    }
+  }
+  return std::nullopt;
+}
+
+std::filesystem::path MemoryOf(const GgufFile& file) {
+  std::filesystem::path folder;
+  if (const char* cache = std::getenv("VERICACHE_CACHE"); cache != nullptr) {
+    folder = cache;
+  } else if (const char* home = std::getenv("HOME"); home != nullptr) {
+    folder = std::filesystem::path(home) / ".cache" / "vericache";
+  } else {
+    throw UserError("--weights auto needs VERICACHE_CACHE or HOME, to remember what it chose");
+  }
+  std::string processor = GgmlInstructionSets();
+  std::ranges::replace(processor, ' ', '-');
+  return folder / "weights" / (file.Fingerprint() + "-" + processor);
+}
+
+}  // namespace
 
 void WeightsArgument::AddTo(CLI::App& command) {
   command
       .add_option("--weights", text,
-                  "Number format of the weights in memory: as-is (the file's own), q8_0 or bf16. "
-                  "Other formats can be faster, and take other memory; the same output under every "
-                  "policy")
+                  "Number format of the weights in memory: as-is (the file's own), q8_0, bf16, or "
+                  "auto, which measures once what is fastest here. It changes the output a "
+                  "little, alike under every policy")
       ->capture_default_str();
 }
 
-std::optional<ggml_type> WeightsArgument::type() const {
-  if (text == "as-is") {
-    return std::nullopt;
+std::optional<ggml_type> WeightsArgument::For(const std::string& model, int threads) const {
+  if (const auto type = Parse(text)) {
+    return *type;
   }
-  for (const ggml_type type : {GGML_TYPE_Q8_0, GGML_TYPE_BF16}) {
-    if (text == ggml_type_name(type)) {
-      return type;
+  if (text != "auto") {
+    std::string known = kAsIs;
+    for (const ggml_type type : kWeightTypes) {
+      known += std::string(", ") + ggml_type_name(type);
+    }
+    throw UserError("unknown --weights '" + text + "'; known are " + known + ", auto");
+  }
+  const GgufFile file(model);
+  const std::filesystem::path memory = MemoryOf(file);
+  std::string name;
+  if (std::ifstream(memory) >> name) {
+    if (const auto type = Parse(name)) {
+      return *type;
     }
   }
-  throw UserError("unknown --weights '" + text + "'; known are as-is, q8_0, bf16");
+  std::fprintf(stderr, "vericache: measuring which weights are fastest here\n");
+  const WeightChoice choice = ChooseWeights(file, threads);
+  std::error_code ignored;
+  std::filesystem::create_directories(memory.parent_path(), ignored);
+  if (!(std::ofstream(memory) << Name(choice.as) << '\n').flush()) {
+    throw UserError("cannot write " + memory.string() + ", to remember --weights " +
+                    Name(choice.as) + "; name that instead of auto");
+  }
+  std::fprintf(
+      stderr, "vericache: weights %s: products %s times as fast, %s for %s; remembered in %s\n",
+      Name(choice.as).c_str(), Fixed(choice.speedup, 1).c_str(), HumanBytes(choice.chosen).c_str(),
+      HumanBytes(choice.file).c_str(), memory.string().c_str());
+  return choice.as;
 }
 
 }  // namespace vericache

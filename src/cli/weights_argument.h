@@ -14,8 +14,10 @@ struct WeightsArgument {
 
   void AddTo(CLI::App& command);
 
-  // What ModelOptions::weights takes. Throws UserError, listing the known ones.
-  std::optional<ggml_type> type() const;
+  // What ModelOptions::weights takes. Throws UserError, listing the known ones. For `auto` it is
+  // measured, said on standard error, and remembered for this model and processor, so that every
+  // run has the same: in weights/ below VERICACHE_CACHE, or ~/.cache/vericache.
+  std::optional<ggml_type> For(const std::string& model, int threads) const;
 };
 
 }  // namespace vericache

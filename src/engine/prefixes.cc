@@ -11,7 +11,7 @@
 #include "attention/kernel.h"
 #include "base/error.h"
 #include "engine/memory_plan.h"
-#include "ggml-cpu.h"
+#include "model/backend.h"
 
 namespace vericache {
 namespace {
@@ -28,11 +28,7 @@ std::string Identity(const Model& model) {
   for (const auto& [type, rule] : model.rules()) {
     identity << ' ' << type << ':' << rule.pad_to << ',' << rule.group;
   }
-  // ggml's paths, which its build and the processor choose.
-  for (const int has : {ggml_cpu_has_avx2(), ggml_cpu_has_avx512(), ggml_cpu_has_avx512_vnni(),
-                        ggml_cpu_has_avx512_bf16(), ggml_cpu_has_amx_int8()}) {
-    identity << ' ' << has;
-  }
+  identity << ' ' << GgmlInstructionSets();
   return identity.str();
 }
 

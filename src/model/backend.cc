@@ -1,5 +1,6 @@
 #include "model/backend.h"
 
+#include <string>
 #include <utility>
 
 #include "base/check.h"
@@ -23,6 +24,24 @@ void Backend::SetStop(std::function<bool()> stop) {
         return stop_now && stop_now();
       },
       this);
+}
+
+std::string GgmlInstructionSets() {
+  std::string text;
+  const auto add = [&text](int has, const char* name) {
+    if (has != 0) {
+      text += (text.empty() ? "" : " ") + std::string(name);
+    }
+  };
+  add(ggml_cpu_has_avx2(), "AVX2");
+  add(ggml_cpu_has_fma(), "FMA");
+  add(ggml_cpu_has_f16c(), "F16C");
+  add(ggml_cpu_has_avx512(), "AVX512");
+  add(ggml_cpu_has_avx512_vnni(), "AVX512-VNNI");
+  add(ggml_cpu_has_avx512_bf16(), "AVX512-BF16");
+  add(ggml_cpu_has_amx_int8(), "AMX-INT8");
+  add(ggml_cpu_has_neon(), "NEON");
+  return text.empty() ? "none" : text;
 }
 
 }  // namespace vericache

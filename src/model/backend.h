@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "ggml-backend.h"
 #include "ggml-cpu.h"
@@ -32,5 +33,9 @@ class Backend {
   std::unique_ptr<ggml_backend, FreeBackend> backend_;
   std::function<bool()> stop_;
 };
+
+// The instruction sets that ggml's CPU backend uses, "AVX2 FMA F16C"; it is compiled for the
+// machine that built it. "none" where it knows of none.
+std::string GgmlInstructionSets();
 
 }  // namespace vericache

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <functional>
+#include <array>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -33,6 +33,9 @@ struct LayerWeights {
   ggml_tensor* feed_forward_norm = nullptr;
   LinearWeights gate, up, down;
 };
+
+// What matrices may be converted to.
+inline constexpr std::array kWeightTypes = {GGML_TYPE_Q8_0, GGML_TYPE_BF16};
 
 // A model's tensors in memory.
 class Weights {

@@ -1,4 +1,5 @@
 // predict, simulate and bench from the command line.
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -49,6 +50,30 @@ TEST(CliPredict, TakesAGgufAndADoctorsDevice) {
   EXPECT_EQ(object["full_cache_bytes"], 100 * 2 * 2 * 64 * 4);
   EXPECT_EQ(object["draft_length"], object["best_draft_length"]);
   EXPECT_GT(object["tokens_per_s"].get<double>(), 0.0);
+}
+
+// What `auto` chose is what every later run takes.
+TEST(CliWeights, AutoIsRemembered) {
+  const TempDir folder;
+  const std::string model = TinyGgufPath({}).string();
+  setenv("VERICACHE_CACHE", folder.path().c_str(), 1);
+  const auto type = [&] {
+    const json object = Json({"doctor", "-m", model, "-t", "1", "--weights", "auto"});
+    return object["weight_types"][0]["type"].get<std::string>();
+  };
+  const std::string chosen = type();
+  const auto remembered = std::filesystem::directory_iterator(folder.path() / "weights");
+  const std::filesystem::path memory = remembered->path();
+  std::string name;
+  std::ifstream(memory) >> name;
+  EXPECT_EQ(name, chosen == "f32" ? "as-is" : chosen);
+  for (const std::string other : {"bf16", "q8_0"}) {
+    std::ofstream(memory) << other;
+    EXPECT_EQ(type(), other);
+  }
+  std::ofstream(memory) << "what?";
+  EXPECT_EQ(type(), chosen);
+  unsetenv("VERICACHE_CACHE");
 }
 
 TEST(CliPredict, AdvisesInASentence) {
