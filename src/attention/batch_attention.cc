@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "base/check.h"
 
@@ -14,6 +15,22 @@ namespace {
 constexpr int kBlocksPerThread = 8;
 
 std::size_t Size(int n) { return static_cast<std::size_t>(n); }
+
+// Where a task's queries before RoPE are recorded; nullptr: nowhere.
+QueryStatistics* StatisticsOf(const AttentionTask& task) {
+  const bool wanted = task.taps != nullptr && task.taps->statistics && !task.taps->prompt_is_done;
+  return wanted ? &*task.taps->statistics : nullptr;
+}
+
+// Where what the rows of a task attend to is recorded; nullptr: nowhere.
+KeyAttention* AttentionOf(const AttentionTask& task) {
+  if (task.taps == nullptr || task.taps->prompt_is_done) {
+    return nullptr;
+  }
+  std::optional<KeyAttention>& wanted =
+      task.taps->repeated ? task.taps->repeated : task.taps->attention;
+  return wanted ? &*wanted : nullptr;
+}
 
 }  // namespace
 
@@ -168,17 +185,32 @@ void BatchAttention::Record(LayerId layer, const float* queries) const {
 }
 
 bool BatchAttention::WantsUnrotated() const {
-  return std::ranges::any_of(tasks_, [](const AttentionTask& task) {
-    return task.taps != nullptr && task.taps->statistics.has_value();
-  });
+  return std::ranges::any_of(
+      tasks_, [](const AttentionTask& task) { return StatisticsOf(task) != nullptr; });
 }
 
 void BatchAttention::RecordUnrotated(LayerId layer, const float* queries, int thread, int threads) {
   const std::size_t row = Size(group_ * geometry_.kv_heads * geometry_.head_dim);
   for (const AttentionTask& task : tasks_) {
-    if (task.taps != nullptr && task.taps->statistics) {
-      task.taps->statistics->Add(layer, task.first_position, task.rows,
-                                 queries + Size(task.first_row) * row, thread, threads);
+    if (QueryStatistics* statistics = StatisticsOf(task)) {
+      statistics->Add(layer, task.first_position, task.rows, queries + Size(task.first_row) * row,
+                      thread, threads);
+    }
+  }
+}
+
+bool BatchAttention::WantsAttention() const {
+  return std::ranges::any_of(
+      tasks_, [](const AttentionTask& task) { return AttentionOf(task) != nullptr; });
+}
+
+void BatchAttention::RecordAttention(LayerId layer, const float* queries, int thread, int threads) {
+  const std::size_t row = Size(group_ * geometry_.kv_heads * geometry_.head_dim);
+  for (const AttentionTask& task : tasks_) {
+    if (KeyAttention* attention = AttentionOf(task)) {
+      const SegmentView keys = task.cache->tail_view(layer);
+      attention->Add(layer, keys, keys.end - task.rows, task.rows,
+                     queries + Size(task.first_row) * row, thread, threads);
     }
   }
 }

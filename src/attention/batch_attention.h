@@ -53,6 +53,10 @@ class BatchAttention {
   bool WantsUnrotated() const;
   void RecordUnrotated(LayerId layer, const float* queries, int thread, int threads);
 
+  // Likewise what the rows attend to; these after RoPE, once all rows' keys are appended.
+  bool WantsAttention() const;
+  void RecordAttention(LayerId layer, const float* queries, int thread, int threads);
+
   // out = softmax(q k^T / sqrt(head_dim)) v; queries and out are [row][head][head_dim].
   void Attend(LayerId layer, const float* queries, float* out, int thread, int threads);
 

@@ -149,6 +149,11 @@ std::string Table(const std::vector<Cell>& cells, const std::vector<int>& draft_
     rows[0].push_back("of " + std::to_string(draft_lengths[i]));
   }
   rows[0].emplace_back("compress");
+  const bool refreshes = std::ranges::any_of(
+      cells, [](const Cell& cell) { return MakeCompressor(cell.compressor).refreshes(); });
+  if (refreshes) {
+    rows[0].emplace_back("refresh");
+  }
   for (const Cell& cell : cells) {
     std::vector<std::string> row = {
         cell.compressor, Fixed(cell.keep, 2),
@@ -163,6 +168,10 @@ std::string Table(const std::vector<Cell>& cells, const std::vector<int>& draft_
     row.push_back(
         Fixed(1e3 * Mean(cell.by_prompt, [](const auto& each) { return each.compress_s; }), 0) +
         " ms");
+    if (refreshes) {
+      const double seconds = Mean(cell.by_prompt, [](const auto& each) { return each.refresh_s; });
+      row.push_back(seconds > 0.0 ? Fixed(1e3 * seconds, 0) + " ms" : "-");
+    }
     rows.push_back(std::move(row));
   }
   return FormatTable(rows);
@@ -191,6 +200,7 @@ nlohmann::ordered_json ToJson(const std::vector<Cell>& cells,
         object["compressed_cache_bytes"] = quality.compressed.count;
         object["full_cache_bytes"] = quality.full.count;
         object["compress_s"] = quality.compress_s;
+        object["refresh_s"] = quality.refresh_s;
         results.push_back(std::move(object));
       }
     }
@@ -214,6 +224,7 @@ void RunAcceptance(const AcceptanceArguments& arguments) {
     compressors.push_back(MakeCompressor(cell.compressor));
     options.needs = options.needs | compressors.back().needs();
   }
+  options.repeat = RepeatPromptOf(tokenizer);
   options.is_end = [&tokenizer](TokenId token) { return tokenizer.IsEnd(token); };
   Transformer transformer(model, arguments.threads);
   const std::vector<NamedPrompt> prompts =

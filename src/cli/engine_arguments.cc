@@ -70,7 +70,8 @@ EngineArguments::EngineArguments() {
 void EngineArguments::AddTo(CLI::App& command) {
   command
       .add_option("--compressor", options.compressor,
-                  "none, a drop method (streamingllm, snapkv, expectedattention), a format (q8, "
+                  "none, a drop method (streamingllm, snapkv, expectedattention, kvzip, h2o), a "
+                  "format (q8, "
                   "q4, kivi4, kivi2, or one "
                   "each, k=q8,v=q4) or both (snapkv+kivi4); with options: "
                   "snapkv:window=64,kernel=7")

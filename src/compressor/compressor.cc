@@ -90,26 +90,50 @@ LayerSelection Select(const LayerScores& scores, int count) {
   return selection;
 }
 
-KvCache Compress(const Compressor& compressor, const PromptView& prompt, double keep,
-                 PagePool& pool) {
-  const CacheGeometry& geometry = prompt.full.geometry();
-  KvCache cache(pool, PageKind::kResident, geometry, prompt.full.tail_layout().format(),
-                compressor.format);
-  const int count = compressor.scorer ? KeptPositions(prompt.positions, keep) : prompt.positions;
-  const int packed =
-      compressor.format ? std::max(0, count - compressor.residual) / kGroupSlots * kGroupSlots : 0;
-  LayerSelection everything(static_cast<std::size_t>(geometry.kv_heads));
-  if (!compressor.scorer) {
-    for (std::vector<int>& head : everything) {
-      head.resize(static_cast<std::size_t>(prompt.positions));
-      std::iota(head.begin(), head.end(), 0);
+void KeepRecent(LayerScores& scores, int recent) {
+  for (std::vector<float>& head : scores) {
+    const auto count = static_cast<int>(head.size());
+    for (int i = std::max(0, count - recent); i < count; ++i) {
+      float& score = head[static_cast<std::size_t>(i)];
+      score = std::max(score, kSurelyKept + static_cast<float>(i));
     }
   }
+}
+
+KvCache Compress(const Compressor& compressor, const PromptView& prompt, double keep,
+                 PagePool& pool, RefreshState* state) {
+  if (!compressor.scorer) {
+    return CompressBy(compressor, prompt.full, prompt.positions, {}, pool);
+  }
+  if (state != nullptr) {
+    *state = {.scores = {}, .prompt = prompt.positions, .seen = prompt.positions};
+  }
+  const int count = KeptPositions(prompt.positions, keep);
+  const auto scores_of = [&](LayerId layer) {
+    LayerScores scores = compressor.scorer->Scores(prompt, layer);
+    if (state != nullptr) {
+      state->scores.push_back(scores);
+    }
+    KeepRecent(scores, compressor.scorer->recent(count));
+    return scores;
+  };
+  return CompressBy(compressor, prompt.full, count, scores_of, pool);
+}
+
+KvCache CompressBy(const Compressor& compressor, const KvCache& full, int count,
+                   const std::function<LayerScores(LayerId)>& scores_of, PagePool& pool) {
+  const CacheGeometry& geometry = full.geometry();
+  KvCache cache(pool, PageKind::kResident, geometry, full.tail_layout().format(),
+                compressor.format);
+  const int packed =
+      compressor.format ? std::max(0, count - compressor.residual) / kGroupSlots * kGroupSlots : 0;
+  std::vector<int> all(static_cast<std::size_t>(count));
+  std::iota(all.begin(), all.end(), 0);
+  const LayerSelection everything(static_cast<std::size_t>(geometry.kv_heads), all);
   for (int i = 0; i < geometry.layers; ++i) {
     const LayerId layer{i};
-    const LayerSelection selection =
-        compressor.scorer ? Select(compressor.scorer->Scores(prompt, layer), count) : everything;
-    if (!FillLayer(KeptRows(prompt.full, layer, selection), count, packed, layer, cache)) {
+    const LayerSelection selection = scores_of ? Select(scores_of(layer), count) : everything;
+    if (!FillLayer(KeptRows(full, layer, selection), count, packed, layer, cache)) {
       throw UserError("the compressed cache does not fit into fast memory (" +
                       HumanBytes(pool.budget()) + ")");
     }

@@ -5,6 +5,7 @@
 // kvcache/) and add a line to the table in registry.cc; engine and scheduler do not change.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -51,6 +52,10 @@ class TokenScorer {
   virtual TapNeeds needs() const { return {}; }
   // Positions after the prompt over which PromptView::future_rotation is averaged; 0: none.
   virtual int future_positions() const { return 0; }
+  // Last positions that are surely kept where `count` are kept in all.
+  virtual int recent(int /*count*/) const { return 0; }
+  // Whether scores are sums of attention, to which the queries of each verify add theirs.
+  virtual bool accumulates() const { return false; }
 
   virtual LayerScores Scores(const PromptView& prompt, LayerId layer) const = 0;
 };
@@ -58,14 +63,30 @@ class TokenScorer {
 // The `count` positions of the highest scores of each head; among equal scores the earlier ones.
 LayerSelection Select(const LayerScores& scores, int count);
 
+// How a compressed cache is made anew after each verify, see refresh.h.
+struct RefreshOptions {
+  static constexpr int kQueries = 16;
+
+  // Weight of what the newest verified queries attend to, against the scores that the prompt was
+  // compressed by; 0: nothing is refreshed.
+  double blend = 0.0;
+  int queries = kQueries;  // that are looked at
+};
+
 struct Compressor {
   std::string name;
   std::unique_ptr<TokenScorer> scorer;  // nullptr: all positions are kept
   std::optional<KvFormat> format;       // of packed slots; nullopt: plain, as in the full cache
   // The most recent slots that stay plain where a format packs the others.
   int residual = 0;
+  RefreshOptions refresh;
 
-  TapNeeds needs() const { return scorer ? scorer->needs() : TapNeeds{}; }
+  // Whether the compressed cache is made anew after each verify.
+  bool refreshes() const { return refresh.blend > 0.0 || (scorer && scorer->accumulates()); }
+  TapNeeds needs() const {
+    const TapNeeds own = scorer ? scorer->needs() : TapNeeds{};
+    return own | TapNeeds{.verified_window = refresh.blend > 0.0 ? refresh.queries : 0};
+  }
   int future_positions() const { return scorer ? scorer->future_positions() : 0; }
 };
 
@@ -84,9 +105,24 @@ std::string CompressorOptions(std::string_view name);
 // Positions that a drop method keeps of `positions` at keep ratio `keep`: rounded up, at least one.
 int KeptPositions(int positions, double keep);
 
+// What a refresh starts from.
+struct RefreshState {
+  std::vector<LayerScores> scores;  // by layer: the prompt's, or the sums so far
+  int prompt = 0;                   // its positions
+  int seen = 0;                     // positions whose queries have been looked at
+};
+
+// Makes the last `recent` positions of each head surely kept.
+void KeepRecent(LayerScores& scores, int recent);
+
 // The compressed cache of a prompt: the kept positions, packed where the compressor has a format.
-// Throws UserError where the pool has no room.
+// `state`, where given, is what Refresh starts from. Throws UserError where the pool has no room.
 KvCache Compress(const Compressor& compressor, const PromptView& prompt, double keep,
-                 PagePool& pool);
+                 PagePool& pool, RefreshState* state = nullptr);
+
+// The compressed cache of the `count` positions of each head of `full` that `scores_of` a layer
+// gives the highest scores; of the first `count` ones where it is empty.
+KvCache CompressBy(const Compressor& compressor, const KvCache& full, int count,
+                   const std::function<LayerScores(LayerId)>& scores_of, PagePool& pool);
 
 }  // namespace vericache

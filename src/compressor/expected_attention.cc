@@ -109,12 +109,10 @@ LayerScores ExpectedAttention::Scores(const PromptView& prompt, LayerId layer) c
         scores[Size(sinks) + i] += row[i] / static_cast<float>(group);
       }
     }
-    for (int i = 0; i < prompt.positions; ++i) {
-      if (i < sinks || i >= prompt.positions - recent_) {
-        scores[Size(i)] =
-            kSurelyKept + static_cast<float>(i < sinks ? prompt.positions + sinks - i : i);
-        continue;
-      }
+    for (int i = 0; i < sinks; ++i) {  // before the recent ones
+      scores[Size(i)] = kSurelyKept + static_cast<float>(prompt.positions + sinks - i);
+    }
+    for (int i = sinks; i < prompt.positions; ++i) {
       ReadValue(*full.layout, full.pages[Size(i / kPageSlots)], head, i % kPageSlots, value);
       const float length =
           std::sqrt(std::inner_product(value.begin(), value.end(), value.begin(), 0.0F));

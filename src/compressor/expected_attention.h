@@ -21,10 +21,11 @@ class ExpectedAttention final : public TokenScorer {
 
   TapNeeds needs() const override { return {.query_statistics = true}; }
   int future_positions() const override { return future_; }
+  int recent(int /*count*/) const override { return recent_; }
 
   // (softmax(mean k / sqrt(d) + k covariance k / 2d) + epsilon) |v|, the softmax per query head
-  // over the positions after the sinks, averaged over the query heads of a KV head. The sinks and
-  // the recent positions are surely kept.
+  // over the positions after the sinks, averaged over the query heads of a KV head. The sinks are
+  // surely kept.
   LayerScores Scores(const PromptView& prompt, LayerId layer) const override;
 
  private:

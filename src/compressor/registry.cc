@@ -6,6 +6,8 @@
 #include "base/error.h"
 #include "compressor/compressor.h"
 #include "compressor/expected_attention.h"
+#include "compressor/h2o.h"
+#include "compressor/kvzip.h"
 #include "compressor/options.h"
 #include "compressor/snapkv.h"
 #include "compressor/streamingllm.h"
@@ -18,6 +20,7 @@ constexpr int kKiviResidual = 128;
 
 struct ScorerEntry {
   std::string_view name;
+  bool blends;  // whether a refresh can blend its scores with newer attention
   std::unique_ptr<TokenScorer> (*make)(MethodOptions& options);
 };
 
@@ -35,19 +38,22 @@ int Residual(MethodOptions& options, int otherwise) {
   return options.Integer("residual", otherwise, 0, 1 << 20);
 }
 
+RefreshOptions RefreshOf(MethodOptions& options) {
+  return {.blend = options.Number("refresh", 0.0, 0.0, 1.0),
+          .queries = options.Integer("refresh-queries", RefreshOptions::kQueries, 1, 256)};
+}
+
+template <typename Scorer>
+std::unique_ptr<TokenScorer> Make(MethodOptions& options) {
+  return std::make_unique<Scorer>(options);
+}
+
 constexpr std::array kScorers = {
-    ScorerEntry{"streamingllm",
-                [](MethodOptions& options) -> std::unique_ptr<TokenScorer> {
-                  return std::make_unique<StreamingLlm>(options);
-                }},
-    ScorerEntry{"snapkv",
-                [](MethodOptions& options) -> std::unique_ptr<TokenScorer> {
-                  return std::make_unique<SnapKv>(options);
-                }},
-    ScorerEntry{"expectedattention",
-                [](MethodOptions& options) -> std::unique_ptr<TokenScorer> {
-                  return std::make_unique<ExpectedAttention>(options);
-                }},
+    ScorerEntry{"streamingllm", false, Make<StreamingLlm>},
+    ScorerEntry{"snapkv", true, Make<SnapKv>},
+    ScorerEntry{"expectedattention", true, Make<ExpectedAttention>},
+    ScorerEntry{"kvzip", true, Make<KvZip>},
+    ScorerEntry{"h2o", false, Make<H2o>},
 };
 
 constexpr std::array kFormats = {
@@ -109,6 +115,7 @@ bool Take(std::string_view method, std::string_view text, Compressor& compressor
   for (const ScorerEntry& entry : kScorers) {
     if (entry.name == method && !compressor.scorer) {
       compressor.scorer = entry.make(options);
+      compressor.refresh = entry.blends ? RefreshOf(options) : RefreshOptions{};
       options.CheckAllKnown();
       return true;
     }
@@ -145,6 +152,9 @@ std::string CompressorOptions(std::string_view name) {
   for (const ScorerEntry& entry : kScorers) {
     if (entry.name == name) {
       entry.make(options);
+      if (entry.blends) {
+        RefreshOf(options);
+      }
     }
   }
   for (const FormatEntry& entry : kFormats) {

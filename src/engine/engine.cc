@@ -138,8 +138,9 @@ void Engine::Begin(Request& request) {
   request.full.emplace(pool, KindOfFull(request), params.geometry(), full_format_);
   const TapNeeds needs = full ? TapNeeds{} : compressor_.needs();
   if (needs.any()) {
-    request.taps = std::make_unique<Taps>(needs, params.layers, params.heads, params.head_dim,
-                                          request.prompt_size());
+    request.taps =
+        std::make_unique<Taps>(needs, params.geometry(), params.heads, request.prompt_size(),
+                               options_.threads, LongestDraft(options_) + 1);
   }
   request.started = Request::Clock::now();
   if (prefixes_) {
@@ -234,7 +235,7 @@ void Engine::PrepareRows(const RowGroup& group, Request& request) {
                     .first_row = first_row,
                     .rows = group.rows,
                     .first_position = position,
-                    .taps = group.kind == RowGroup::Kind::kPrefill ? request.taps.get() : nullptr,
+                    .taps = drafting ? nullptr : request.taps.get(),
                     .use = group.kind == RowGroup::Kind::kPrefill ? AttentionUse::kPrefill
                            : drafting                             ? AttentionUse::kDraft
                                                                   : AttentionUse::kFull});
@@ -363,7 +364,7 @@ void Engine::Finish(Request& request) {
     result.full_cache = std::max(result.full_cache, request.full->peak_bytes());
   }
   if (request.compressed) {
-    result.compressed_cache = request.compressed->peak_bytes();
+    result.compressed_cache = std::max(result.compressed_cache, request.compressed->peak_bytes());
   }
   request.compressed.reset();
   for (const auto& transfer : {request.save, request.reload}) {

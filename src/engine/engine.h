@@ -136,6 +136,7 @@ class Engine {
   void AfterDraft(Request& request, std::span<const float> logits);
   void AfterVerify(Request& request, std::span<const float> logits);
   void MakeCompressed(Request& request);
+  void Repair(Request& request, int first_position, int kept);
 
   const Model& model_;
   EngineOptions options_;

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/types.h"
+#include "model/repeat.h"
 #include "scheduler/policy.h"
 #include "store/full_store.h"
 #include "store/prefix_store.h"
@@ -30,6 +31,7 @@ struct EngineOptions {
   std::optional<double> link_bandwidth;   // bytes/s; emulates a link of that speed
   std::shared_ptr<PrefixStore> prefixes;  // where prompts' beginnings are kept; may be none
   std::function<bool(TokenId)> is_end;    // tokens that end a text
+  RepeatPrompt repeat;                    // for compressors that have the model repeat a prompt
 };
 
 // Throws UserError, naming the option, where one is out of range or the compressor unknown.

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "compressor/refresh.h"
 #include "engine/engine.h"
 #include "engine/memory_plan.h"
 #include "model/rope.h"
@@ -61,9 +62,14 @@ void Engine::MakeCompressed(Request& request) {
   request.compressed.emplace(fast_pool_, PageKind::kResident, model_.params().geometry(),
                              full_format_, compressor_.format);
   const auto kept = std::exchange(request.compressed_bytes, nullptr);
-  request.result.reused_compressed = kept && request.compressed->Restore(*kept);
+  request.result.reused_compressed =
+      kept && !compressor_.refreshes() && request.compressed->Restore(*kept);
   if (!request.result.reused_compressed) {
     request.compressed.reset();
+    if (const int chunk = compressor_.needs().repeated_chunk; chunk > 0) {
+      RecordRepetition(transformer_, *request.full, request.prompt.tokens, options_.repeat, chunk,
+                       options_.prefill_chunk, *request.taps);
+    }
     const std::vector<float> rotation =
         AverageRotation(model_, Position{request.prompt_size()}, compressor_.future_positions());
     request.compressed.emplace(Compress(compressor_,
@@ -72,9 +78,15 @@ void Engine::MakeCompressed(Request& request) {
                                          .positions = request.prompt_size(),
                                          .heads = model_.params().heads,
                                          .future_rotation = rotation},
-                                        options_.keep, fast_pool_));
+                                        options_.keep, fast_pool_,
+                                        compressor_.refreshes() ? &request.refresh : nullptr));
   }
-  request.taps.reset();
+  if (compressor_.refreshes()) {
+    request.taps->prompt_is_done = true;
+    request.taps->repeated.reset();
+  } else {
+    request.taps.reset();
+  }
   request.result.full_cache = request.full->peak_bytes();
   if (prefixes_ && options_.policy != Policy::kLossy) {
     prefixes_->StartSave(request);
@@ -147,18 +159,13 @@ void Engine::AfterVerify(Request& request, std::span<const float> logits) {
   drafted_ += static_cast<std::int64_t>(request.drafted.size());
   accepted_ += static_cast<std::int64_t>(accepted);
 
-  // The full cache keeps the rows whose tokens were right; the compressed one goes back to where
-  // the round began and takes those rows over, as the verify computed them.
+  // The full cache keeps the rows whose tokens were right.
   const int kept = static_cast<int>(accepted) + 1;
   request.full->Truncate(static_cast<int>(rows) - kept);
-  request.compressed->Truncate(static_cast<int>(request.drafted.size()));
-  request.drafted.clear();
   request.result.full_cache = std::max(request.result.full_cache, request.full->peak_bytes());
   scheduler_.Verified(request.index, static_cast<int>(accepted));
   if (!request.finished) {
-    Check(request.compressed->AppendTail(*request.full, first_position, kept) &&
-              request.compressed->Pack(compressor_.residual),
-          "memory was reserved at admission");
+    Repair(request, first_position, kept);
     if (Moves(request)) {
       MoveOut(request, /*at_once=*/true);
     }
@@ -169,6 +176,29 @@ void Engine::AfterVerify(Request& request, std::span<const float> logits) {
   if (request.finished) {
     Finish(request);
   }
+}
+
+// The compressed cache goes back to where the round began and takes the verified rows over, as the
+// verify computed them; or it is made anew.
+void Engine::Repair(Request& request, int first_position, int kept) {
+  const bool drafted = !request.drafted.empty();
+  request.compressed->Truncate(static_cast<int>(request.drafted.size()));
+  request.drafted.clear();
+  if (drafted && compressor_.refreshes()) {
+    request.result.compressed_cache =
+        std::max(request.result.compressed_cache, request.compressed->peak_bytes());
+    request.compressed.reset();  // its memory is what the new one is made in
+    request.compressed.emplace(Refresh(compressor_, request.refresh,
+                                       {.full = *request.full,
+                                        .taps = request.taps.get(),
+                                        .positions = first_position + kept,
+                                        .heads = model_.params().heads},
+                                       options_.keep, fast_pool_));
+    return;
+  }
+  Check(request.compressed->AppendTail(*request.full, first_position, kept) &&
+            request.compressed->Pack(compressor_.residual),
+        "memory was reserved at admission");
 }
 
 }  // namespace vericache

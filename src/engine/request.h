@@ -10,6 +10,7 @@
 
 #include "attention/taps.h"
 #include "base/types.h"
+#include "compressor/compressor.h"
 #include "engine/digest.h"
 #include "kvcache/kv_cache.h"
 #include "sampling/round_sampler.h"
@@ -90,6 +91,7 @@ struct Request {
   std::optional<KvCache> full;
   std::optional<KvCache> compressed;
   std::unique_ptr<Taps> taps;
+  RefreshState refresh;
   int prefilled = 0;
   std::vector<TokenId> drafted;  // of the round under way
   bool finished = false;

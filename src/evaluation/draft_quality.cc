@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "compressor/refresh.h"
 #include "model/rope.h"
 
 namespace vericache {
@@ -89,7 +90,8 @@ DraftEvaluation::DraftEvaluation(Transformer& transformer, std::span<const Token
                     " new ones do not fit into the model's context of " +
                     std::to_string(params.context));
   }
-  taps_ = Taps(options.needs, params.layers, params.heads, params.head_dim, positions);
+  taps_ = Taps(options.needs, params.geometry(), params.heads, positions, transformer_.threads(),
+               options.new_tokens);
   const auto start = Clock::now();
   std::span<const float> last;
   for (int done = 0; done < positions;) {
@@ -104,6 +106,13 @@ DraftEvaluation::DraftEvaluation(Transformer& transformer, std::span<const Token
     }
   }
   prefill_s_ = SecondsSince(start);
+  taps_.prompt_is_done = true;
+  if (options.needs.repeated_chunk > 0) {
+    const auto repeating = Clock::now();
+    RecordRepetition(transformer_, full_, prompt_, options.repeat, options.needs.repeated_chunk,
+                     options.prefill_chunk, taps_);
+    repeat_s_ = SecondsSince(repeating);
+  }
   while (true) {
     logits_.insert(logits_.end(), last.begin(), last.end());
     const int position = positions + static_cast<int>(continuation_.size());
@@ -116,7 +125,8 @@ DraftEvaluation::DraftEvaluation(Transformer& transformer, std::span<const Token
         (options.is_end && options.is_end(token))) {
       return;
     }
-    last = Rows(full_, std::span(&token, 1), position, 1, nullptr);
+    last = Rows(full_, std::span(&token, 1), position, 1,
+                options.needs.verified_window > 0 ? &taps_ : nullptr);
   }
 }
 
@@ -151,26 +161,34 @@ DraftQuality DraftEvaluation::Judge(const Compressor& compressor, double keep,
   quality.full = PlainCacheBytes(full_.geometry(), full_.tail_layout().format(), positions);
   for (const int draft_length : draft_lengths) {
     const auto start = Clock::now();
-    KvCache cache = MakeCompressed(compressor, keep);
+    RefreshState state;
+    const std::vector<float> rotation =
+        AverageRotation(transformer_.model(), Position{positions}, compressor.future_positions());
+    KvCache cache = Compress(compressor, View(positions, rotation), keep, pool_,
+                             compressor.refreshes() ? &state : nullptr);
     const bool first = quality.rounds.empty();
     if (first) {
-      quality.compress_s = SecondsSince(start);
+      quality.compress_s =
+          SecondsSince(start) + (compressor.needs().repeated_chunk > 0 ? repeat_s_ : 0.0);
       quality.compressed = cache.bytes();
     }
     quality.rounds.push_back({.draft_length = draft_length});
-    RunRounds(compressor, std::move(cache), quality.rounds.back(), first ? &quality : nullptr);
+    RunRounds(compressor, keep, std::move(state), std::move(cache), quality.rounds.back(),
+              first ? &quality : nullptr);
   }
   return quality;
 }
 
-void DraftEvaluation::RunRounds(const Compressor& compressor, KvCache cache, RoundQuality& quality,
-                                DraftQuality* also) {
+void DraftEvaluation::RunRounds(const Compressor& compressor, double keep, RefreshState state,
+                                KvCache cache, RoundQuality& quality, DraftQuality* also) {
   const int positions = static_cast<int>(prompt_.size());
   const auto vocabulary = static_cast<std::size_t>(transformer_.model().params().vocabulary);
   const int tokens = static_cast<int>(continuation_.size());
   int judged = 0;
   int agreed = 0;
   double kl = 0.0;
+  double refresh_s = 0.0;
+  int refreshed = 0;
   // The token fed first is the last emitted one. As in the engine, a round drafts a token less than
   // remain, which its verify adds.
   for (int begin = 0; begin + 2 < tokens;) {
@@ -198,8 +216,13 @@ void DraftEvaluation::RunRounds(const Compressor& compressor, KvCache cache, Rou
       quality.accepted += accepted;
     }
     cache.Truncate(rows);
-    if (!cache.AppendTail(full_, positions + begin, accepted + 1) ||
-        !cache.Pack(compressor.residual)) {
+    if (compressor.refreshes()) {
+      const auto start = Clock::now();
+      cache = Refresh(compressor, state, View(positions + begin + accepted + 1), keep, pool_);
+      refresh_s += SecondsSince(start);
+      ++refreshed;
+    } else if (!cache.AppendTail(full_, positions + begin, accepted + 1) ||
+               !cache.Pack(compressor.residual)) {
       throw UserError("too little memory for the caches");
     }
     begin += accepted + 1;
@@ -207,20 +230,16 @@ void DraftEvaluation::RunRounds(const Compressor& compressor, KvCache cache, Rou
   if (also != nullptr && judged > 0) {
     also->agreement = static_cast<double>(agreed) / judged;
     also->kl = kl / judged;
+    also->refresh_s = refreshed == 0 ? 0.0 : refresh_s / refreshed;
   }
 }
 
-KvCache DraftEvaluation::MakeCompressed(const Compressor& compressor, double keep) {
-  const int positions = static_cast<int>(prompt_.size());
-  const std::vector<float> rotation =
-      AverageRotation(transformer_.model(), Position{positions}, compressor.future_positions());
-  return Compress(compressor,
-                  {.full = full_,
-                   .taps = &taps_,
-                   .positions = positions,
-                   .heads = transformer_.model().params().heads,
-                   .future_rotation = rotation},
-                  keep, pool_);
+PromptView DraftEvaluation::View(int positions, std::span<const float> rotation) const {
+  return {.full = full_,
+          .taps = &taps_,
+          .positions = positions,
+          .heads = transformer_.model().params().heads,
+          .future_rotation = rotation};
 }
 
 Repetition DraftEvaluation::repetition() const {

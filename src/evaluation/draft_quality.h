@@ -10,6 +10,7 @@
 #include "attention/taps.h"
 #include "compressor/compressor.h"
 #include "kvcache/kv_cache.h"
+#include "model/repeat.h"
 #include "model/transformer.h"
 #include "sampling/sampler.h"
 
@@ -20,6 +21,7 @@ struct EvaluationOptions {
   TapNeeds needs;        // of all scorers to be judged
   int prefill_chunk = 512;
   std::function<bool(TokenId)> is_end;
+  RepeatPrompt repeat;  // for scorers that have the model repeat a prompt
 };
 
 // What drafts of one length came to.
@@ -35,7 +37,8 @@ struct RoundQuality {
 struct DraftQuality {
   Bytes compressed;  // of the prompt
   Bytes full;
-  double compress_s = 0.0;
+  double compress_s = 0.0;  // repeating the prompt included, where a scorer asks for it
+  double refresh_s = 0.0;   // of a round, on average; 0 where nothing is refreshed
   // Of the tokens of the continuation: how often both caches' most likely token is the same, and
   // the mean of KL(full || compressed) in nats.
   double agreement = 0.0;
@@ -78,9 +81,9 @@ class DraftEvaluation {
  private:
   std::span<const float> Rows(KvCache& cache, std::span<const TokenId> tokens, int position,
                               int outputs, Taps* taps);
-  KvCache MakeCompressed(const Compressor& compressor, double keep);
-  void RunRounds(const Compressor& compressor, KvCache cache, RoundQuality& quality,
-                 DraftQuality* also);
+  PromptView View(int positions, std::span<const float> rotation = {}) const;
+  void RunRounds(const Compressor& compressor, double keep, RefreshState state, KvCache cache,
+                 RoundQuality& quality, DraftQuality* also);
 
   Transformer& transformer_;
   std::vector<TokenId> prompt_;
@@ -91,6 +94,7 @@ class DraftEvaluation {
   KvCache full_;
   Sampler sampler_;
   double prefill_s_ = 0.0;
+  double repeat_s_ = 0.0;
 };
 
 }  // namespace vericache

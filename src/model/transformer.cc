@@ -81,19 +81,20 @@ class Transformer::Builder {
     return Rotate(context_.get(), x, positions_, params_.rope, weights_.rope_factors());
   }
 
-  // Hands the queries before RoPE to the taps that want them.
-  void RecordUnrotated(LayerOp& op, ggml_tensor* query) {
-    std::array<ggml_tensor*, 1> inputs = {query};
+  // Hands the queries to the taps that want them, after `before` was computed.
+  template <void (BatchAttention::*kRecord)(LayerId, const float*, int, int)>
+  void Record(LayerOp& op, ggml_tensor* query, ggml_tensor* before = nullptr) {
+    std::array<ggml_tensor*, 2> inputs = {query, before};
     ggml_build_forward_expand(
-        graph_, ggml_custom_4d(
-                    context_.get(), GGML_TYPE_F32, 1, 1, 1, 1, inputs.data(), inputs.size(),
-                    [](ggml_tensor* dst, int thread, int threads, void* user) {
-                      const auto& self = *static_cast<LayerOp*>(user);
-                      self.attention->RecordUnrotated(self.layer,
-                                                      static_cast<const float*>(dst->src[0]->data),
-                                                      thread, threads);
-                    },
-                    GGML_N_TASKS_MAX, &op));
+        graph_,
+        ggml_custom_4d(
+            context_.get(), GGML_TYPE_F32, 1, 1, 1, 1, inputs.data(), before == nullptr ? 1 : 2,
+            [](ggml_tensor* dst, int thread, int threads, void* user) {
+              const auto& self = *static_cast<LayerOp*>(user);
+              (self.attention->*kRecord)(self.layer, static_cast<const float*>(dst->src[0]->data),
+                                         thread, threads);
+            },
+            GGML_N_TASKS_MAX, &op));
   }
 
   // Attention of a layer over the caches: nullptr where `wanted` is false, which still appends.
@@ -110,6 +111,9 @@ class Transformer::Builder {
         },
         GGML_N_TASKS_MAX, &op);
     ggml_build_forward_expand(graph_, appended);
+    if (op.attention->WantsAttention()) {
+      Record<&BatchAttention::RecordAttention>(op, query, appended);
+    }
     if (!wanted) {
       return nullptr;
     }
@@ -140,7 +144,7 @@ class Transformer::Builder {
         key = Norm(key, layer.key_norm);
       }
       if (layer_ops_[i].attention->WantsUnrotated()) {
-        RecordUnrotated(layer_ops_[i], query);
+        Record<&BatchAttention::RecordUnrotated>(layer_ops_[i], query);
       }
       ggml_tensor* attended = Attention(layer_ops_[i], Rope(query), Rope(key), value,
                                         /*wanted=*/!last || outputs_ != nullptr);

@@ -48,6 +48,7 @@ class Transformer {
   void SetStop(std::function<bool()> stop) { backend_.SetStop(std::move(stop)); }
 
   const Model& model() const { return model_; }
+  int threads() const { return backend_.threads(); }
 
  private:
   struct LayerOp {

@@ -146,8 +146,8 @@ RC_GTEST_PROP(BatchAttention, TapsRecordTheWindowsQueriesWhateverTheChunks, (std
   std::vector<Taps*> pointers;
   for (const auto& request : spec.requests) {
     const int window = random.Below(request.rows + 1);
-    taps.push_back(std::make_unique<Taps>(TapNeeds{.query_window = window}, spec.geometry.layers,
-                                          spec.heads, spec.geometry.head_dim, request.rows));
+    taps.push_back(std::make_unique<Taps>(TapNeeds{.query_window = window}, spec.geometry,
+                                          spec.heads, request.rows, 1));
     pointers.push_back(random.Below(5) == 0 ? nullptr : taps.back().get());
   }
   Batch batch(spec);
@@ -158,12 +158,11 @@ RC_GTEST_PROP(BatchAttention, TapsRecordTheWindowsQueriesWhateverTheChunks, (std
     }
     const QueryTap& tap = *pointers[i]->queries;
     for (int layer = 0; layer < spec.geometry.layers; ++layer) {
-      for (int w = 0; w < tap.window(); ++w) {
-        const int row = spec.requests[i].rows - tap.window() + w;
+      for (int row = tap.first(); row < spec.requests[i].rows; ++row) {
         const auto from = batch.queries(i, layer).begin() +
                           static_cast<std::ptrdiff_t>(Size(row) * batch.query_floats());
         RC_ASSERT(std::ranges::equal(
-            tap.row(LayerId{layer}, w),
+            tap.at(LayerId{layer}, row),
             std::ranges::subrange(from, from + static_cast<std::ptrdiff_t>(batch.query_floats()))));
       }
     }
@@ -177,14 +176,17 @@ TEST(BatchAttention, AnIterationWithoutTasksIsAllPadding) {
   EXPECT_EQ(batch.padding(), std::vector<float>(2 * 3 * batch.query_floats()));
 }
 
-TEST(QueryTap, WantsItsWindowOnly) {
-  QueryTap tap(1, 2, 4, Position{5}, 3);
+TEST(QueryTap, HoldsTheNewestFromItsFirstOn) {
+  QueryTap tap(2, 2, 4, Position{5}, 3);
   EXPECT_FALSE(tap.Wants(4));
   EXPECT_TRUE(tap.Wants(5));
-  EXPECT_TRUE(tap.Wants(7));
-  EXPECT_FALSE(tap.Wants(8));
-  EXPECT_EQ(tap.window(), 3);
-  EXPECT_EQ(tap.row(LayerId{0}, 0).size(), 8U);
+  EXPECT_TRUE(tap.Wants(8));
+  for (int position = 5; position < 12; ++position) {
+    std::ranges::fill(tap.at(LayerId{1}, position), static_cast<float>(position));
+  }
+  for (int position = 9; position < 12; ++position) {
+    EXPECT_EQ(tap.at(LayerId{1}, position)[7], static_cast<float>(position));
+  }
 }
 
 TEST(BatchAttention, WritesTheRowsKeysAndValuesIntoTheCache) {

@@ -32,7 +32,7 @@ struct Prompt {
         heads(geometry.kv_heads * (1 + random.Below(3))),
         positions(1 + random.Below(120)),
         full(pool, PageKind::kTransient, geometry, {NumberFormat::kF16, NumberFormat::kF16}),
-        taps({.query_statistics = true}, geometry.layers, heads, kDim, positions),
+        taps({.query_statistics = true}, geometry, heads, positions, 1),
         rotation(random.Floats(kDim * kDim, 0.3F)) {
     testing::FillTail(full, positions, random);
     const std::vector<float> queries = random.Floats(Size(positions * heads * kDim), 1.5F);
@@ -118,7 +118,9 @@ RC_GTEST_PROP(ExpectedAttention, ScoresAreThoseOfThePlainFormula, (std::uint32_t
 RC_GTEST_PROP(ExpectedAttention, KeepsTheSinksFirstThenTheRecent, (std::uint32_t seed)) {
   RandomData random(seed);
   const Prompt prompt(random);
-  const LayerScores scores = Make("recent=3").Scores(prompt.view(), LayerId{0});
+  const ExpectedAttention scorer = Make("recent=3");
+  LayerScores scores = scorer.Scores(prompt.view(), LayerId{0});
+  KeepRecent(scores, scorer.recent(20));
   const int sure = std::min(prompt.positions, 4 + 3);
   for (int count = 1; count <= sure; ++count) {
     std::vector<int> expected(Size(count));

@@ -53,7 +53,7 @@ TEST(MakeCompressor, CombinesAScorerAndAFormatInEitherOrder) {
 TEST(MakeCompressor, KnowsEveryNameThatItLists) {
   const std::vector<std::string> names = CompressorNames();
   EXPECT_EQ(names, (std::vector<std::string>{"none", "streamingllm", "snapkv", "expectedattention",
-                                             "q8", "q4", "kivi4", "kivi2"}));
+                                             "kvzip", "h2o", "q8", "q4", "kivi4", "kivi2"}));
   for (const std::string& name : names) {
     EXPECT_EQ(MakeCompressor(name).name, name);
   }
@@ -63,8 +63,13 @@ TEST(MakeCompressor, TakesOptions) {
   const Compressor both = MakeCompressor("snapkv:window=7,kernel=3+kivi4:residual=64");
   EXPECT_EQ(both.needs().query_window, 7);
   EXPECT_EQ(both.residual, 64);
-  EXPECT_EQ(CompressorOptions("snapkv"), "window=32,kernel=5");
+  EXPECT_EQ(CompressorOptions("snapkv"), "window=32,kernel=5,refresh=0,refresh-queries=16");
   EXPECT_EQ(CompressorOptions("streamingllm"), "sinks=4");
+  EXPECT_FALSE(both.refreshes());
+  const Compressor refreshed = MakeCompressor("snapkv:refresh=0.5,refresh-queries=8");
+  EXPECT_TRUE(refreshed.refreshes());
+  EXPECT_EQ(refreshed.needs().verified_window, 8);
+  EXPECT_EQ(refreshed.needs().query_window, 32);
   EXPECT_EQ(CompressorOptions("kivi2"), "residual=128");
   EXPECT_EQ(CompressorOptions("none"), "");
 }
@@ -88,7 +93,7 @@ TEST(MakeCompressor, TakesAFormatForKeysAndOneForValues) {
 // Option by option: what is wrong, and what would be right.
 TEST(MakeCompressor, RefusesOptionsThatItDoesNotKnow) {
   const std::vector<std::pair<std::string, std::string>> wrong = {
-      {"snapkv:windows=3", "window=32,kernel=5"},
+      {"snapkv:windows=3", "window=32,kernel=5,refresh=0,refresh-queries=16"},
       {"snapkv:window=0", "from 1 to"},
       {"snapkv:window=3x", "'3x'"},
       {"snapkv:window=", "name=value"},
@@ -96,6 +101,8 @@ TEST(MakeCompressor, RefusesOptionsThatItDoesNotKnow) {
       {"snapkv:=3", "name=value"},
       {"snapkv:window=3,window=4", "twice"},
       {"snapkv:kernel=4", "odd"},
+      {"snapkv:refresh=1.5", "from 0 to 1"},
+      {"streamingllm:refresh=0.5", "no option 'refresh'"},
       {"kivi4:residual=-1", "from 0 to"},
   };
   for (const auto& [name, what] : wrong) {
@@ -137,7 +144,7 @@ TEST_P(MakeCompressorRefuses, ListingWhatIsKnown) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Names, MakeCompressorRefuses,
-                         ::testing::Values("", "+", "h2o", "SnapKV", "snapkv ", "snapkv+", "+kivi4",
+                         ::testing::Values("", "+", "h3o", "SnapKV", "snapkv ", "snapkv+", "+kivi4",
                                            "snapkv+streamingllm", "snapkv+snapkv", "kivi4+kivi2",
                                            "none+kivi4", "snapkv+none", "snapkv+kivi4+kivi2",
                                            "snapkv++kivi4", "snapkv,kivi4"));

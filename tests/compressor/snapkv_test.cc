@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "unit_support/random_data.h"
@@ -32,7 +33,7 @@ struct Prompt {
         positions(positions_in),
         window(std::min(SnapKv::kWindow, positions)),
         full(pool, PageKind::kTransient, geometry, {NumberFormat::kF16, NumberFormat::kF16}),
-        taps({.query_window = window}, geometry.layers, heads, geometry.head_dim, positions) {
+        taps({.query_window = window}, geometry, heads, positions, 1) {
     testing::FillTail(full, positions, random);
     for (int layer = 0; layer < geometry.layers; ++layer) {
       for (int w = 0; w < window; ++w) {
@@ -60,7 +61,9 @@ struct Prompt {
 std::vector<double> Attention(const Prompt& prompt, LayerId layer, int head, int w) {
   const int dim = prompt.geometry.head_dim;
   const int kv_head = head / (prompt.heads / prompt.geometry.kv_heads);
-  const auto query = prompt.taps.queries->row(layer, w).subspan(Size(head * dim), Size(dim));
+  const auto query = std::as_const(*prompt.taps.queries)
+                         .at(layer, prompt.positions - prompt.window + w)
+                         .subspan(Size(head * dim), Size(dim));
   std::vector<double> attention(Size(prompt.positions - prompt.window + w + 1));
   std::vector<float> key(Size(dim));
   std::vector<float> value(Size(dim));

@@ -22,14 +22,18 @@ TEST(DraftEvaluation, RoundsAreThoseOfTheEngine) {
   const Model& model = LoadTiny({});
   Transformer transformer(model, 1);
   const std::vector<TokenId> tokens = RandomTokens(500, 320, 5);
-  DraftEvaluation evaluation(
-      transformer, tokens,
-      {.new_tokens = kTokens, .needs = {.query_window = 32, .query_statistics = true}});
+  DraftEvaluation evaluation(transformer, tokens,
+                             {.new_tokens = kTokens,
+                              .needs = {.query_window = 32,
+                                        .query_statistics = true,
+                                        .attention_sums = true,
+                                        .repeated_chunk = 128,
+                                        .verified_window = 64}});
   const Prompt prompt{.id = "0", .tokens = tokens, .max_tokens = kTokens};
   EXPECT_EQ(evaluation.continuation(), RunFull(model, {prompt})[0].tokens);
   bool some = false;
-  for (const char* name :
-       {"none", "streamingllm", "snapkv", "expectedattention", "kivi2", "snapkv+kivi4"}) {
+  for (const char* name : {"none", "streamingllm", "snapkv", "expectedattention", "kivi2",
+                           "snapkv+kivi4", "snapkv:refresh=0.5", "h2o", "kvzip:chunk=128"}) {
     for (const double keep : {0.5, 0.1}) {
       const std::array<int, 3> draft_lengths = {5, 1, 12};
       const DraftQuality quality = evaluation.Judge(MakeCompressor(name), keep, draft_lengths);

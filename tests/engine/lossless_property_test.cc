@@ -15,11 +15,18 @@
 namespace vericache {
 namespace {
 
-constexpr std::array<const char*, 13> kCompressors = {"none",
+constexpr std::array<const char*, 20> kCompressors = {"none",
                                                       "streamingllm",
                                                       "snapkv",
                                                       "expectedattention",
                                                       "expectedattention:future=9,recent=3+kivi2",
+                                                      "snapkv:refresh=0.5",
+                                                      "snapkv:refresh=1,refresh-queries=3+kivi4",
+                                                      "expectedattention:refresh=0.3",
+                                                      "kvzip:chunk=200",
+                                                      "kvzip:recent=4,refresh=0.5+kivi4",
+                                                      "h2o",
+                                                      "h2o:recent=0+kivi2",
                                                       "kivi4",
                                                       "kivi2",
                                                       "q8",

@@ -1,6 +1,5 @@
 // Parity with kvpress on a real model and a real prompt. Our products round each activation to 8
 // bits, kvpress's ran in float32, so near the cut some positions change places.
-#include <algorithm>
 #include <cstdio>
 #include <string>
 
@@ -27,9 +26,8 @@ TEST(RealModelKvpress, NearlyTheSamePositions) {
   const ScoredPrompt prompt(model, tokens, {.query_window = 32, .query_statistics = true});
   for (const auto& each : fixture.at("cases")) {
     const std::string method = each.at("method");
-    const auto names = CompressorNames();
-    if (std::ranges::count(names, method) == 0) {
-      continue;
+    if (method == "observedattention") {
+      continue;  // divided by the queries that see a position, which H2O's sums are not
     }
     const Compressor compressor = MakeCompressor(method);
     for (std::size_t i = 0; i < layers.size(); ++i) {

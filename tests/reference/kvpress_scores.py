@@ -16,11 +16,13 @@ import kvpress
 import numpy as np
 import torch
 import transformers
+from kvpress.presses import kvzip_press
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
 HERE = pathlib.Path(__file__).resolve().parent
 KEEP = 0.5
 POSITIONS = 100
+CHUNK = 40  # of KVzip
 VOCABULARY = 320
 
 SHAPE = dict(layers=2, heads=4, kv_heads=2, head_dim=32, embedding=64, feed_forward=64)
@@ -145,6 +147,36 @@ def kept(scores, count):
     return best.sort(dim=-1).values.tolist()
 
 
+class CharacterTokenizer:
+    """Tokens are the characters, as the test has them; no chat template."""
+
+    chat_template = None
+
+    @classmethod
+    def from_pretrained(cls, _):
+        return cls()
+
+    def encode(self, text, return_tensors, add_special_tokens):
+        return torch.tensor([[ord(c) % VOCABULARY for c in text]], dtype=torch.int64)
+
+
+def repeated(model, tokens, keep, chunk):
+    """KVzip's scores, [layer][kv_head][position]."""
+    press = kvpress.KVzipPress(1 - keep, chunk_size=chunk)
+    scores = []
+
+    def compress_post(_):
+        press.score_val[..., : press.n_sink] = press.score_val.amax() + 1.0  # as the original does
+        scores.append(press.score_val[:, 0].float().numpy())
+
+    press.compress_post = compress_post
+    kvzip_press.AutoTokenizer = CharacterTokenizer
+    model.set_attn_implementation("sdpa")
+    with torch.no_grad(), press(model):
+        model(torch.tensor(tokens[None].astype(np.int64)), past_key_values=DynamicCache())
+    return scores[0]
+
+
 def presses(keep):
     dropped = 1 - keep
     yield "streamingllm", kvpress.StreamingLLMPress(dropped), "sdpa"
@@ -158,8 +190,9 @@ def tiny():
     for architecture in ("llama", "qwen2"):
         model = tiny_model(architecture)
         tokens = random_tokens(POSITIONS, seed=5)
-        for name, press, attention in presses(KEEP):
-            scores = recorded(press, model, tokens, attention)
+        given = [(n, recorded(press, model, tokens, a)) for n, press, a in presses(KEEP)]
+        given.append(("kvzip", repeated(model, tokens, KEEP, CHUNK)))
+        for name, scores in given:
             rounded = [[[float(f"{x:.7g}") for x in head] for head in layer] for layer in scores]
             cases.append(
                 dict(
@@ -191,7 +224,7 @@ def main():
     versions = {m.__name__: m.__version__ for m in (torch, transformers, np)}
     versions["kvpress"] = "0.5.5"
     tokens = random_tokens(POSITIONS, seed=5).tolist()
-    fixture = dict(versions=versions, tokens=tokens, keep=KEEP, cases=tiny())
+    fixture = dict(versions=versions, tokens=tokens, keep=KEEP, chunk=CHUNK, cases=tiny())
     (HERE / "kvpress_tiny.json").write_text(json.dumps(fixture, separators=(",", ":")) + "\n")
     if len(sys.argv) > 1:
         text = HERE.parent / "data" / "code.txt"

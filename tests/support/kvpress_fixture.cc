@@ -23,14 +23,13 @@ std::vector<TokenId> TokensOf(const nlohmann::json& fixture) {
 }
 
 ScoredPrompt::ScoredPrompt(const Model& model, std::span<const TokenId> tokens,
-                           const TapNeeds& needs)
+                           const TapNeeds& needs, const RepeatPrompt& repeat)
     : model_(model),
       positions_(static_cast<int>(tokens.size())),
       pool_({std::uint64_t{1} << 32U}),
       full_(pool_, PageKind::kResident, model.params().geometry(),
             {.keys = NumberFormat::kF32, .values = NumberFormat::kF32}),
-      taps_(needs, model.params().layers, model.params().heads, model.params().head_dim,
-            positions_) {
+      taps_(needs, model.params().geometry(), model.params().heads, positions_, 1) {
   Transformer transformer(model, /*threads=*/1);
   constexpr int kChunk = 48;
   for (int first = 0; first < positions_; first += kChunk) {
@@ -49,6 +48,9 @@ ScoredPrompt::ScoredPrompt(const Model& model, std::span<const TokenId> tokens,
          .positions = positions,
          .outputs = {},
          .tasks = std::span(&task, 1)});
+  }
+  if (needs.repeated_chunk > 0) {
+    RecordRepetition(transformer, full_, tokens, repeat, needs.repeated_chunk, kChunk, taps_);
   }
 }
 

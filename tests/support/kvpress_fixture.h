@@ -8,6 +8,7 @@
 #include "attention/taps.h"
 #include "compressor/compressor.h"
 #include "model/model.h"
+#include "model/repeat.h"
 #include "nlohmann/json.hpp"
 
 namespace vericache {
@@ -21,7 +22,8 @@ std::vector<TokenId> TokensOf(const nlohmann::json& fixture);
 // A prompt's full cache in float32, and what scorers ask for.
 class ScoredPrompt {
  public:
-  ScoredPrompt(const Model& model, std::span<const TokenId> tokens, const TapNeeds& needs);
+  ScoredPrompt(const Model& model, std::span<const TokenId> tokens, const TapNeeds& needs,
+               const RepeatPrompt& repeat = {});
 
   LayerScores Scores(const TokenScorer& scorer, LayerId layer) const;
 
