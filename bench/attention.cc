@@ -170,8 +170,17 @@ void DraftShapes(benchmark::internal::Benchmark* benchmark) {
 
 BENCHMARK(GgmlFlash)->Apply(FullShapes);
 BENCHMARK_CAPTURE(Ours, f16, "none")->Apply(FullShapes);
+BENCHMARK_CAPTURE(Ours, q8, "q8")->Apply(DraftShapes);
+BENCHMARK_CAPTURE(Ours, q4, "q4")->Apply(DraftShapes);
+BENCHMARK_CAPTURE(Ours, q4r, "q4r")->Apply(DraftShapes);
 BENCHMARK_CAPTURE(Ours, kivi4, "kivi4")->Apply(DraftShapes);
 BENCHMARK_CAPTURE(Ours, kivi2, "kivi2")->Apply(DraftShapes);
+BENCHMARK_CAPTURE(Ours, rotatekv4, "rotatekv4")->Apply(DraftShapes);
+BENCHMARK_CAPTURE(Ours, rotatekv2, "rotatekv2")->Apply(DraftShapes);
+BENCHMARK_CAPTURE(Ours, turboquant4, "turboquant4")->Apply(DraftShapes);
+BENCHMARK_CAPTURE(Ours, turboquant3, "turboquant3")->Apply(DraftShapes);
+BENCHMARK_CAPTURE(Ours, turboquant2, "turboquant2")->Apply(DraftShapes);
+BENCHMARK_CAPTURE(Ours, split, "split")->Apply(DraftShapes);
 
 }  // namespace
 }  // namespace vericache

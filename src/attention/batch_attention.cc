@@ -5,8 +5,10 @@
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <utility>
 
 #include "base/check.h"
+#include "kvcache/rotation.h"
 
 namespace vericache {
 namespace {
@@ -32,6 +34,12 @@ KeyAttention* AttentionOf(const AttentionTask& task) {
   return wanted ? &*wanted : nullptr;
 }
 
+void ForEachRow(std::span<float> rows, std::size_t dim, void (*apply)(std::span<float> row)) {
+  for (std::size_t first = 0; first < rows.size(); first += dim) {
+    apply(rows.subspan(first, dim));
+  }
+}
+
 }  // namespace
 
 BatchAttention::BatchAttention(const AttentionKernel& kernel, const CacheGeometry& geometry,
@@ -45,6 +53,7 @@ BatchAttention::BatchAttention(const AttentionKernel& kernel, const CacheGeometr
   for (ThreadSpace& space : spaces_) {
     space.workspace.resize(WorkspaceFloats(geometry.head_dim));
     space.queries.resize(Size(kMaxQueryBlock * geometry.head_dim));
+    space.rotated_queries.resize(space.queries.size());
     space.visible.resize(Size(kMaxQueryBlock));
     space.part.resize(PartialFloats(kMaxQueryBlock));
     space.total.resize(PartialFloats(kMaxQueryBlock));
@@ -85,17 +94,19 @@ void BatchAttention::Plan(LayerId layer, int threads) noexcept {
   const int block_rows = std::max(1, kMaxQueryBlock / group_);
   for (const AttentionTask& task : tasks_) {
     const int list = static_cast<int>(chunks_.size());
-    const auto add_chunks = [this](const SegmentView& segment, bool tail) {
+    const auto add_chunks = [this](const SegmentView& segment, int part) {
       for (int begin = segment.begin; begin < segment.end;) {
         const int end = std::min(segment.end, (begin / kChunkSlots + 1) * kChunkSlots);
-        chunks_.push_back({.tail = tail, .begin = begin, .end = end});
+        chunks_.push_back({.part = part, .begin = begin, .end = end});
         begin = end;
       }
     };
-    add_chunks(task.cache->packed_view(layer), false);
+    for (int part = 0; part < task.cache->packed_parts(layer); ++part) {
+      add_chunks(task.cache->packed_view(layer, part), part);
+    }
     const SegmentView tail = task.cache->tail_view(layer);
     Check(tail.slots() >= task.rows, "the rows' slots were added to the tail");
-    add_chunks(tail, true);
+    add_chunks(tail, kTail);
     const int chunks = static_cast<int>(chunks_.size()) - list;
     const int blocks = (task.rows + block_rows - 1) / block_rows * geometry_.kv_heads;
     const bool split = blocks < kBlocksPerThread * threads;
@@ -104,7 +115,7 @@ void BatchAttention::Plan(LayerId layer, int threads) noexcept {
       const int rows = std::min(block_rows, task.rows - first);
       const int visible = tail.end - task.rows + first + rows;
       int seen = chunks;
-      while (seen > 0 && chunks_[Size(list + seen - 1)].tail &&
+      while (seen > 0 && chunks_[Size(list + seen - 1)].part == kTail &&
              chunks_[Size(list + seen - 1)].begin >= visible) {
         --seen;
       }
@@ -222,36 +233,58 @@ Partial BatchAttention::PartialAt(std::span<float> floats, int queries) const {
           .out = floats.subspan(2 * n, n * Size(geometry_.head_dim))};
 }
 
+SegmentView BatchAttention::SegmentOf(const Chunk& chunk, LayerId layer,
+                                      const AttentionTask& task) const {
+  return chunk.part == kTail ? task.cache->tail_view(layer)
+                             : task.cache->packed_view(layer, chunk.part);
+}
+
+void BatchAttention::Add(const Partial& part, bool part_rotated, const Partial& total,
+                         bool& rotated) const {
+  if (rotated != part_rotated) {
+    ForEachRow(total.out, Size(geometry_.head_dim), part_rotated ? Rotate : RotateBack);
+    rotated = part_rotated;
+  }
+  kernel_.merge(part, total);
+}
+
 void BatchAttention::RunItem(LayerId layer, const Item& item, const float* queries, float* out,
                              ThreadSpace& space) {
   Block& block = blocks_[Size(item.block)];
   const AttentionTask& task = *block.task;
   const int count = block.rows * group_;
   const std::size_t dim = Size(geometry_.head_dim);
+  const std::span<float> own = std::span(space.queries).first(Size(count) * dim);
+  const std::span<float> turned = std::span(space.rotated_queries).first(own.size());
   const float scale = 1.0F / std::sqrt(static_cast<float>(geometry_.head_dim));
   for (int q = 0; q < count; ++q) {
     const int row = task.first_row + block.first_row + q / group_;
     const int head = block.kv_head * group_ + q % group_;
     const float* from =
         queries + (Size(row) * Size(group_ * geometry_.kv_heads) + Size(head)) * dim;
-    std::transform(from, from + dim,
-                   space.queries.begin() + static_cast<std::ptrdiff_t>(Size(q) * dim),
+    std::transform(from, from + dim, own.begin() + static_cast<std::ptrdiff_t>(Size(q) * dim),
                    [scale](float x) { return x * scale; });
   }
 
   const bool split = item.last_chunk - item.first_chunk < block.chunks;
   const std::size_t part_floats = PartialFloats(count);
   const Partial total = PartialAt(space.total, count);
+  bool total_rotated = false;
+  bool queries_turned = false;
   std::fill(total.max.begin(), total.max.end(), -std::numeric_limits<float>::infinity());
   std::fill(total.sum.begin(), total.sum.end(), 0.0F);
   std::fill(total.out.begin(), total.out.end(), 0.0F);
   for (int c = item.first_chunk; c < item.last_chunk; ++c) {
     const Chunk& chunk = chunks_[Size(item.chunk_list + c)];
-    const SegmentView segment =
-        chunk.tail ? task.cache->tail_view(layer) : task.cache->packed_view(layer);
+    const SegmentView segment = SegmentOf(chunk, layer, task);
     for (int q = 0; q < count; ++q) {
-      space.visible[Size(q)] =
-          chunk.tail ? segment.end - task.rows + block.first_row + q / group_ + 1 : segment.end;
+      space.visible[Size(q)] = chunk.part == kTail
+                                   ? segment.end - task.rows + block.first_row + q / group_ + 1
+                                   : segment.end;
+    }
+    if (segment.layout->rotated_keys() && !std::exchange(queries_turned, true)) {
+      std::ranges::copy(own, turned.begin());
+      ForEachRow(turned, dim, Rotate);
     }
     const Partial part =
         split ? PartialAt(std::span(parts_).subspan(block.parts + part_floats * Size(c)), count)
@@ -260,11 +293,11 @@ void BatchAttention::RunItem(LayerId layer, const Item& item, const float* queri
                           .begin = chunk.begin,
                           .end = chunk.end,
                           .kv_head = block.kv_head,
-                          .queries = std::span(space.queries).subspan(0, Size(count) * dim),
+                          .queries = segment.layout->rotated_keys() ? turned : own,
                           .visible = std::span(space.visible).subspan(0, Size(count))},
                          space.workspace, part);
     if (!split) {
-      kernel_.merge(part, total);
+      Add(part, segment.layout->rotated_values(), total, total_rotated);
     }
   }
   if (split) {
@@ -273,9 +306,13 @@ void BatchAttention::RunItem(LayerId layer, const Item& item, const float* queri
       return;
     }
     for (int c = 0; c < block.chunks; ++c) {
-      kernel_.merge(
-          PartialAt(std::span(parts_).subspan(block.parts + part_floats * Size(c)), count), total);
+      const SegmentView segment = SegmentOf(chunks_[Size(item.chunk_list + c)], layer, task);
+      Add(PartialAt(std::span(parts_).subspan(block.parts + part_floats * Size(c)), count),
+          segment.layout->rotated_values(), total, total_rotated);
     }
+  }
+  if (total_rotated) {
+    ForEachRow(total.out, dim, RotateBack);
   }
   kernel_.finish(total);
   WriteOut(block, total, out);

@@ -30,6 +30,9 @@ struct AttentionTask {
   AttentionUse use = AttentionUse::kPrefill;
 };
 
+// Where a cache holds keys rotated, queries are rotated as well; where it holds values so, their
+// weighted sum is rotated back, once for all chunks that are adjacent and held so.
+//
 // Runs inside ggml's thread pool: every thread calls Append, then after a barrier Attend, for each
 // layer in turn. Work items (request, KV head, block of rows, chunk of the cache) are drawn
 // dynamically; a row's result does not depend on how they fall.
@@ -65,9 +68,11 @@ class BatchAttention {
   std::array<double, kAttentionUses> seconds() const;
 
  private:
-  // Chunks [first, last) of a segment, `packed` before `tail`.
+  static constexpr int kTail = -1;
+
+  // Slots [begin, end) of a segment: the packed parts, then the tail.
   struct Chunk {
-    bool tail;
+    int part;  // kTail: the tail
     int begin;
     int end;
   };
@@ -107,6 +112,7 @@ class BatchAttention {
   struct ThreadSpace {
     std::vector<float> workspace;
     std::vector<float> queries;
+    std::vector<float> rotated_queries;
     std::vector<int> visible;
     std::vector<float> part;
     std::vector<float> total;
@@ -118,6 +124,10 @@ class BatchAttention {
   void Record(LayerId layer, const float* queries) const;
   void RunItem(LayerId layer, const Item& item, const float* queries, float* out,
                ThreadSpace& space);
+  SegmentView SegmentOf(const Chunk& chunk, LayerId layer, const AttentionTask& task) const;
+  // Adds a part to a total whose sums are of rotated values if `rotated`, and makes it so that the
+  // total's are as the part's.
+  void Add(const Partial& part, bool part_rotated, const Partial& total, bool& rotated) const;
   void WriteOut(const Block& block, const Partial& total, float* out) const;
   Partial PartialAt(std::span<float> floats, int queries) const;
   std::size_t PartialFloats(int queries) const {

@@ -151,17 +151,35 @@ HWY_INLINE void ForEachTile(int queries, const F& f) {
   }
 }
 
+// A half page of keys or values in float32.
+struct Tile {
+  HWY_INLINE VF Load(int row, int column) const {
+    return hn::LoadU(DF(), numbers + row * columns + column);
+  }
+
+  const float* numbers;  // keys: [channel][slot], values: [slot][channel]
+  int columns;
+};
+
+template <class Keys>
+HWY_INLINE void ScoreTiles(const Keys& keys, const Workspace& work, int head_dim, int queries,
+                           float* scores) {
+  ForEachTile(queries, [&]<int kQueries>(int first) HWY_ATTR {
+    ScoreTile<kQueries>(keys, head_dim, work.queries + first, queries,
+                        scores + first * kChunkSlots);
+  });
+}
+
+HWY_NOINLINE void ScoreTilesOf(const Tile& keys, const Workspace& work, int head_dim, int queries,
+                               float* scores) {
+  ScoreTiles(keys, work, head_dim, queries, scores);
+}
+
 template <class Keys>
 HWY_NOINLINE void ScoreHalfPage(const Keys& keys, const Workspace& work, int head_dim, int queries,
                                 float* scores) {
-  const auto run = [&](const auto& reader) HWY_ATTR {
-    ForEachTile(queries, [&]<int kQueries>(int first) HWY_ATTR {
-      ScoreTile<kQueries>(reader, head_dim, work.queries + first, queries,
-                          scores + first * kChunkSlots);
-    });
-  };
   if (queries <= kQueryTile) {
-    run(keys);
+    ScoreTiles(keys, work, head_dim, queries, scores);
     return;
   }
   // Several tiles of queries: dequantize once, into the first-level cache.
@@ -170,27 +188,29 @@ HWY_NOINLINE void ScoreHalfPage(const Keys& keys, const Workspace& work, int hea
       hn::StoreU(keys.Load(c, slot), DF(), work.tile + c * kGroupSlots + slot);
     }
   }
-  struct Tile {
-    const float* keys;
-    HWY_INLINE VF Load(int channel, int slot) const {
-      return hn::LoadU(DF(), keys + channel * kGroupSlots + slot);
-    }
-  };
-  run(Tile{work.tile});
+  ScoreTilesOf({work.tile, kGroupSlots}, work, head_dim, queries, scores);
+}
+
+template <class Values>
+HWY_INLINE void AccumulateTiles(const Values& values, int head_dim, int queries, int begin, int end,
+                                const float* weights, float* out) {
+  ForEachTile(queries, [&]<int kQueries>(int first) HWY_ATTR {
+    AccumulateRows<kQueries>(values, head_dim, begin, end, weights + first * kChunkSlots,
+                             out + first * head_dim);
+  });
+}
+
+HWY_NOINLINE void AccumulateTilesOf(const Tile& values, int head_dim, int queries, int begin,
+                                    int end, const float* weights, float* out) {
+  AccumulateTiles(values, head_dim, queries, begin, end, weights, out);
 }
 
 template <class Values>
 HWY_NOINLINE void AccumulateHalfPage(const Values& values, const Workspace& work, int head_dim,
                                      int queries, int begin, int end, const float* weights,
                                      float* out) {
-  const auto run = [&](const auto& reader) HWY_ATTR {
-    ForEachTile(queries, [&]<int kQueries>(int first) HWY_ATTR {
-      AccumulateRows<kQueries>(reader, head_dim, begin, end, weights + first * kChunkSlots,
-                               out + first * head_dim);
-    });
-  };
   if (queries <= kQueryTile) {
-    run(values);
+    AccumulateTiles(values, head_dim, queries, begin, end, weights, out);
     return;
   }
   for (int slot = begin; slot < end; ++slot) {
@@ -198,14 +218,7 @@ HWY_NOINLINE void AccumulateHalfPage(const Values& values, const Workspace& work
       hn::StoreU(values.Load(slot, c), DF(), work.tile + slot * head_dim + c);
     }
   }
-  struct Tile {
-    const float* values;
-    int head_dim;
-    HWY_INLINE VF Load(int slot, int channel) const {
-      return hn::LoadU(DF(), values + slot * head_dim + channel);
-    }
-  };
-  run(Tile{work.tile, head_dim});
+  AccumulateTilesOf({work.tile, head_dim}, head_dim, queries, begin, end, weights, out);
 }
 
 // Turns the scores [low, high) of a row into exp(score - max).
@@ -271,13 +284,27 @@ void Score(const ChunkInput& input, const Workspace& work, int base, int end) {
     case NumberFormat::kBF16:
       return ScoreSlots<PlainKeys<hwy::bfloat16_t>>(input, work, base, end);
     case NumberFormat::kQ8:
-      return ScoreSlots<BlockKeys<8>>(input, work, base, end);
+    case NumberFormat::kQ8R:
+      return ScoreSlots<BlockKeys<8, false>>(input, work, base, end);
     case NumberFormat::kQ4:
-      return ScoreSlots<BlockKeys<4>>(input, work, base, end);
+    case NumberFormat::kQ4R:
+      return ScoreSlots<BlockKeys<4, false>>(input, work, base, end);
     case NumberFormat::kKivi4:
+    case NumberFormat::kKivi4R:
       return ScoreSlots<GroupedKeys<4>>(input, work, base, end);
     case NumberFormat::kKivi2:
+    case NumberFormat::kKivi2R:
       return ScoreSlots<GroupedKeys<2>>(input, work, base, end);
+    case NumberFormat::kTurbo4:
+      return ScoreSlots<BlockKeys<4, true>>(input, work, base, end);
+    case NumberFormat::kTurbo3:
+      return ScoreSlots<BlockKeys<3, true>>(input, work, base, end);
+    case NumberFormat::kTurbo2:
+      return ScoreSlots<BlockKeys<2, true>>(input, work, base, end);
+    case NumberFormat::kRotate4:
+      return ScoreSlots<TokenKeys<4>>(input, work, base, end);
+    case NumberFormat::kRotate2:
+      return ScoreSlots<TokenKeys<2>>(input, work, base, end);
   }
 }
 
@@ -313,13 +340,25 @@ void Accumulate(const ChunkInput& input, const Workspace& work, int begin, int e
       return AccumulateSlots<PlainValues<hwy::bfloat16_t>>(input, work, begin, end, first, queries,
                                                            out);
     case NumberFormat::kQ8:
-      return AccumulateSlots<BlockValues<8>>(input, work, begin, end, first, queries, out);
+    case NumberFormat::kQ8R:
+      return AccumulateSlots<BlockValues<8, false>>(input, work, begin, end, first, queries, out);
     case NumberFormat::kQ4:
-      return AccumulateSlots<BlockValues<4>>(input, work, begin, end, first, queries, out);
+    case NumberFormat::kQ4R:
+      return AccumulateSlots<BlockValues<4, false>>(input, work, begin, end, first, queries, out);
     case NumberFormat::kKivi4:
+    case NumberFormat::kKivi4R:
+    case NumberFormat::kRotate4:
       return AccumulateSlots<GroupedValues<4>>(input, work, begin, end, first, queries, out);
     case NumberFormat::kKivi2:
+    case NumberFormat::kKivi2R:
+    case NumberFormat::kRotate2:
       return AccumulateSlots<GroupedValues<2>>(input, work, begin, end, first, queries, out);
+    case NumberFormat::kTurbo4:
+      return AccumulateSlots<BlockValues<4, true>>(input, work, begin, end, first, queries, out);
+    case NumberFormat::kTurbo3:
+      return AccumulateSlots<BlockValues<3, true>>(input, work, begin, end, first, queries, out);
+    case NumberFormat::kTurbo2:
+      return AccumulateSlots<BlockValues<2, true>>(input, work, begin, end, first, queries, out);
   }
 }
 

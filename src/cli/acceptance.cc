@@ -10,6 +10,7 @@
 #include "cli/output.h"
 #include "cli/weights_argument.h"
 #include "cli/whole_file.h"
+#include "engine/compressor_for.h"
 #include "evaluation/draft_quality.h"
 #include "prompts/prompt_file.h"
 #include "prompts/workloads.h"
@@ -80,8 +81,8 @@ std::vector<NamedPrompt> GatherPrompts(const AcceptanceArguments& arguments,
   return prompts;
 }
 
-// Every compressor at every keep ratio; those that drop nothing once.
-std::vector<Cell> Cells(const AcceptanceArguments& arguments, const CacheGeometry& geometry) {
+// Every compressor at every keep ratio; those whose keep ratio is not asked for once.
+std::vector<Cell> Cells(const AcceptanceArguments& arguments, const Model& model) {
   std::vector<std::string> names = arguments.compressors;
   const bool all = names.empty();
   if (all) {
@@ -97,20 +98,15 @@ std::vector<Cell> Cells(const AcceptanceArguments& arguments, const CacheGeometr
   }
   std::vector<Cell> cells;
   for (const std::string& name : names) {
-    const Compressor compressor = MakeCompressor(name);
-    const bool drops = compressor.scorer != nullptr;
     try {
-      if (compressor.format) {
-        const PageLayout layout(*compressor.format, geometry);  // whether the model's heads suit it
+      const bool asks = CompressorFor(name, model).takes_keep();
+      for (const double keep : asks ? arguments.keeps : std::vector<double>{1.0}) {
+        cells.push_back({.compressor = name, .keep = keep, .by_prompt = {}});
       }
-    } catch (const UserError&) {
-      if (all) {
-        continue;
+    } catch (const UserError&) {  // the model's heads do not suit it
+      if (!all) {
+        throw;
       }
-      throw;
-    }
-    for (const double keep : drops ? arguments.keeps : std::vector<double>{1.0}) {
-      cells.push_back({.compressor = name, .keep = keep, .by_prompt = {}});
     }
   }
   return cells;
@@ -177,6 +173,18 @@ std::string Table(const std::vector<Cell>& cells, const std::vector<int>& draft_
   return FormatTable(rows);
 }
 
+// What compressors have to say of this model, each once.
+std::string Notes(const std::vector<Compressor>& compressors) {
+  std::string notes;
+  for (std::size_t i = 0; i < compressors.size(); ++i) {
+    const bool said = i > 0 && compressors[i].name == compressors[i - 1].name;
+    if (!compressors[i].note.empty() && !said) {
+      notes += "\n" + compressors[i].name + ": " + compressors[i].note;
+    }
+  }
+  return notes.empty() ? "" : notes + "\n";
+}
+
 nlohmann::ordered_json ToJson(const std::vector<Cell>& cells,
                               const std::vector<NamedPrompt>& prompts) {
   nlohmann::ordered_json results = nlohmann::ordered_json::array();
@@ -217,11 +225,11 @@ void RunAcceptance(const AcceptanceArguments& arguments) {
                     {.threads = arguments.threads,
                      .weights = arguments.weights.For(arguments.model, arguments.threads)});
   const Tokenizer tokenizer(arguments.model);
-  std::vector<Cell> cells = Cells(arguments, model.params().geometry());
+  std::vector<Cell> cells = Cells(arguments, model);
   EvaluationOptions options{.new_tokens = arguments.new_tokens};
   std::vector<Compressor> compressors;
   for (const Cell& cell : cells) {
-    compressors.push_back(MakeCompressor(cell.compressor));
+    compressors.push_back(CompressorFor(cell.compressor, model));
     options.needs = options.needs | compressors.back().needs();
   }
   options.repeat = RepeatPromptOf(tokenizer);
@@ -278,7 +286,8 @@ void RunAcceptance(const AcceptanceArguments& arguments) {
     object["workloads"] = std::move(workloads);
     WriteOut(Dump(object, 2) + "\n");
   } else {
-    WriteOut(FormatTable(about) + "\n" + Table(cells, arguments.draft_lengths));
+    WriteOut(FormatTable(about) + "\n" + Table(cells, arguments.draft_lengths) +
+             Notes(compressors));
   }
 }
 

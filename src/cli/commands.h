@@ -19,6 +19,7 @@ void AddDoctor(CLI::App& app);
 void AddPredict(CLI::App& app);
 void AddSimulate(CLI::App& app);
 void AddAcceptance(CLI::App& app);
+void AddTune(CLI::App& app);
 void AddWorkloads(CLI::App& app);
 
 }  // namespace vericache

@@ -24,6 +24,7 @@ int main(int argc, char** argv) {
   AddPredict(app);
   AddSimulate(app);
   AddAcceptance(app);
+  AddTune(app);
   AddWorkloads(app);
   const auto commands = app.get_subcommands([](const CLI::App*) { return true; });
   if (argc > 1 && argv[1][0] != '-' &&

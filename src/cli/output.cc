@@ -123,7 +123,7 @@ nlohmann::ordered_json ToJson(const Result& result, const std::string& text,
     object["keep"] = nullptr;
   } else {
     object["compressor"] = options.compressor;
-    object["keep"] = MakeCompressor(options.compressor).scorer ? options.keep : 1.0;
+    object["keep"] = MakeCompressor(options.compressor).takes_keep() ? options.keep : 1.0;
   }
   if (result.sampling.temperature > 0.0) {
     object["temperature"] = result.sampling.temperature;

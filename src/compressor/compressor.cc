@@ -34,8 +34,9 @@ class KeptRows {
   const LayerSelection& selection_;
 };
 
-// Fills one layer of `cache`: whole groups beyond the residual are packed, the rest stays plain.
-bool FillLayer(const KeptRows& rows, int count, int packed, LayerId layer, KvCache& cache) {
+// Packs the rows of `slots`, which are ascending and per head, into a part of a layer.
+bool FillPart(const KeptRows& rows, const LayerSelection& slots, LayerId layer, int part,
+              KvCache& cache) {
   const CacheGeometry& geometry = cache.geometry();
   const auto dim = static_cast<std::size_t>(geometry.head_dim);
   std::vector<float> keys(static_cast<std::size_t>(geometry.kv_heads * kGroupSlots) * dim);
@@ -44,28 +45,152 @@ bool FillLayer(const KeptRows& rows, int count, int packed, LayerId layer, KvCac
     return std::span(floats).subspan(static_cast<std::size_t>(head * kGroupSlots + slot) * dim,
                                      dim);
   };
-  for (int first = 0; first < packed; first += kGroupSlots) {
+  const std::size_t count = slots.empty() ? 0 : slots[0].size();
+  for (std::size_t first = 0; first < count; first += kGroupSlots) {
     for (int head = 0; head < geometry.kv_heads; ++head) {
       for (int s = 0; s < kGroupSlots; ++s) {
-        rows.Read(first + s, head, row(keys, head, s), row(values, head, s));
+        const int slot = slots[static_cast<std::size_t>(head)][first + static_cast<std::size_t>(s)];
+        rows.Read(slot, head, row(keys, head, s), row(values, head, s));
       }
     }
-    if (!cache.AppendGroup(layer, keys, values)) {
+    if (!cache.AppendGroup(layer, part, keys, values)) {
       return false;
-    }
-  }
-  if (!cache.ExtendLayer(layer, count - packed)) {
-    return false;
-  }
-  for (int slot = packed; slot < count; ++slot) {
-    for (int head = 0; head < geometry.kv_heads; ++head) {
-      rows.Copy(slot, head, cache, slot - packed);
     }
   }
   return true;
 }
 
+bool FillTail(const KeptRows& rows, int first, int count, LayerId layer, KvCache& cache) {
+  if (!cache.ExtendLayer(layer, count)) {
+    return false;
+  }
+  for (int slot = 0; slot < count; ++slot) {
+    for (int head = 0; head < cache.geometry().kv_heads; ++head) {
+      rows.Copy(first + slot, head, cache, slot);
+    }
+  }
+  return true;
+}
+
+// Of each head the numbers [0, count).
+LayerSelection AllOf(int heads, int count) {
+  std::vector<int> all(static_cast<std::size_t>(count));
+  std::iota(all.begin(), all.end(), 0);
+  return LayerSelection(static_cast<std::size_t>(heads), all);
+}
+
+// Slots of a layer by the part that takes them, per head and ascending.
+struct PackedSlots {
+  LayerSelection high;
+  LayerSelection low;
+};
+
+// Which of the packed slots, the first ones of `kept`, go where. `scores` are those of positions;
+// empty: later ones are worth more.
+PackedSlots SplitSlots(const LayerSlots& slots, const LayerScores& scores,
+                       const LayerSelection& kept) {
+  if (slots.low == 0) {
+    return {.high = AllOf(static_cast<int>(kept.size()), slots.high), .low = {}};
+  }
+  const auto packed = static_cast<std::size_t>(slots.high + slots.low);
+  LayerScores of_slots;
+  for (std::size_t head = 0; head < kept.size(); ++head) {
+    std::vector<float>& worth = of_slots.emplace_back(packed);
+    for (std::size_t slot = 0; slot < packed; ++slot) {
+      worth[slot] = scores.empty() ? static_cast<float>(slot)
+                                   : scores[head][static_cast<std::size_t>(kept[head][slot])];
+    }
+  }
+  PackedSlots split{.high = Select(of_slots, slots.high), .low = {}};
+  for (const std::vector<int>& high : split.high) {
+    std::vector<int>& low = split.low.emplace_back();
+    for (int slot = 0; slot < slots.high + slots.low; ++slot) {
+      if (!std::ranges::binary_search(high, slot)) {
+        low.push_back(slot);
+      }
+    }
+  }
+  return split;
+}
+
 }  // namespace
+
+bool Compressor::takes_keep() const {
+  return scorer && (layers.empty() || std::ranges::any_of(layers, [](const LayerRecipe& layer) {
+                      return !layer.keep;
+                    }));
+}
+
+LayerRecipe Compressor::recipe(LayerId layer) const {
+  if (layers.empty()) {
+    return {.keep = std::nullopt, .format = format, .split = split};
+  }
+  return layers.at(static_cast<std::size_t>(Raw(layer)));
+}
+
+namespace {
+
+NumberFormat WithOutliers(NumberFormat keys) {
+  const FormatTraits& traits = Traits(keys);
+  const bool per_channel = traits.grouping == Grouping::kGroups && !traits.rotated;
+  if (traits.grouping == Grouping::kPlain || per_channel || keys == NumberFormat::kQ8) {
+    return keys;
+  }
+  return traits.bits == 8   ? NumberFormat::kQ8
+         : traits.bits == 2 ? NumberFormat::kKivi2
+                            : NumberFormat::kKivi4;
+}
+
+}  // namespace
+
+void ProtectOutlierKeys(Compressor& compressor, const std::vector<bool>& outliers) {
+  std::vector<LayerRecipe> layers;
+  std::string changed;
+  for (std::size_t i = 0; i < outliers.size(); ++i) {
+    LayerRecipe& recipe = layers.emplace_back(compressor.recipe(LayerId{static_cast<int>(i)}));
+    const LayerRecipe before = recipe;
+    if (outliers[i] && recipe.format) {
+      recipe.format->keys = WithOutliers(recipe.format->keys);
+    }
+    if (outliers[i] && recipe.split) {
+      recipe.split->low.keys = WithOutliers(recipe.split->low.keys);
+    }
+    if (recipe.format != before.format ||
+        (recipe.split && recipe.split->low != before.split->low)) {
+      changed += (changed.empty() ? "" : ", ") + std::to_string(i);
+    }
+  }
+  if (!changed.empty()) {
+    compressor.layers = std::move(layers);
+    compressor.note =
+        "keys of layers " + changed + " have outlier channels and are held per channel";
+  }
+}
+
+PackedFormats Compressor::packed_formats() const {
+  std::vector<std::vector<KvFormat>> formats;
+  for (std::size_t i = 0; i < std::max<std::size_t>(1, layers.size()); ++i) {
+    const LayerRecipe of_layer = recipe(LayerId{static_cast<int>(i)});
+    std::vector<KvFormat>& parts = formats.emplace_back();
+    if (of_layer.format) {
+      parts.push_back(*of_layer.format);
+    }
+    if (of_layer.format && of_layer.split) {
+      parts.push_back(of_layer.split->low);
+    }
+  }
+  return PackedFormats(std::move(formats));
+}
+
+LayerSlots SlotsOf(const LayerRecipe& recipe, int residual, int count) {
+  const int packed = recipe.format ? std::max(0, count - residual) / kGroupSlots * kGroupSlots : 0;
+  int high = packed;
+  if (recipe.split) {
+    const double groups = recipe.split->high_share * packed / kGroupSlots;
+    high = std::min(packed, static_cast<int>(std::ceil(groups - 1e-6)) * kGroupSlots);
+  }
+  return {.high = high, .low = packed - high, .tail = count - packed};
+}
 
 int KeptPositions(int positions, double keep) {
   // A hair less: 0.07 of 100 is above 7 in binary.
@@ -102,14 +227,20 @@ void KeepRecent(LayerScores& scores, int recent) {
 
 KvCache Compress(const Compressor& compressor, const PromptView& prompt, double keep,
                  PagePool& pool, RefreshState* state) {
-  if (!compressor.scorer) {
-    return CompressBy(compressor, prompt.full, prompt.positions, {}, pool);
-  }
   if (state != nullptr) {
     *state = {.scores = {}, .prompt = prompt.positions, .seen = prompt.positions};
   }
-  const int count = KeptPositions(prompt.positions, keep);
-  const auto scores_of = [&](LayerId layer) {
+  const auto count_of = [&](LayerId layer) {
+    return compressor.scorer
+               ? KeptPositions(prompt.positions, compressor.recipe(layer).keep.value_or(keep))
+               : prompt.positions;
+  };
+  const auto scores_of = [&](LayerId layer, int count) {
+    const bool matters =
+        state != nullptr || count < prompt.positions || compressor.recipe(layer).split;
+    if (!compressor.scorer || !matters) {
+      return LayerScores{};
+    }
     LayerScores scores = compressor.scorer->Scores(prompt, layer);
     if (state != nullptr) {
       state->scores.push_back(scores);
@@ -117,23 +248,28 @@ KvCache Compress(const Compressor& compressor, const PromptView& prompt, double 
     KeepRecent(scores, compressor.scorer->recent(count));
     return scores;
   };
-  return CompressBy(compressor, prompt.full, count, scores_of, pool);
+  return CompressBy(compressor, prompt.full, {.count = count_of, .scores = scores_of}, pool);
 }
 
-KvCache CompressBy(const Compressor& compressor, const KvCache& full, int count,
-                   const std::function<LayerScores(LayerId)>& scores_of, PagePool& pool) {
+KvCache CompressBy(const Compressor& compressor, const KvCache& full, const Choice& choice,
+                   PagePool& pool) {
   const CacheGeometry& geometry = full.geometry();
   KvCache cache(pool, PageKind::kResident, geometry, full.tail_layout().format(),
-                compressor.format);
-  const int packed =
-      compressor.format ? std::max(0, count - compressor.residual) / kGroupSlots * kGroupSlots : 0;
-  std::vector<int> all(static_cast<std::size_t>(count));
-  std::iota(all.begin(), all.end(), 0);
-  const LayerSelection everything(static_cast<std::size_t>(geometry.kv_heads), all);
+                compressor.packed_formats());
   for (int i = 0; i < geometry.layers; ++i) {
     const LayerId layer{i};
-    const LayerSelection selection = scores_of ? Select(scores_of(layer), count) : everything;
-    if (!FillLayer(KeptRows(full, layer, selection), count, packed, layer, cache)) {
+    const LayerRecipe recipe = compressor.recipe(layer);
+    const int count = choice.count(layer);
+    const LayerScores scores = choice.scores(layer, count);
+    const LayerSelection kept =
+        scores.empty() ? AllOf(geometry.kv_heads, count) : Select(scores, count);
+    const LayerSlots slots = SlotsOf(recipe, compressor.residual, count);
+    const PackedSlots packed = SplitSlots(slots, scores, kept);
+    const KeptRows rows(full, layer, kept);
+    const bool fits = FillPart(rows, packed.high, layer, 0, cache) &&
+                      FillPart(rows, packed.low, layer, 1, cache) &&
+                      FillTail(rows, slots.high + slots.low, slots.tail, layer, cache);
+    if (!fits) {
       throw UserError("the compressed cache does not fit into fast memory (" +
                       HumanBytes(pool.budget()) + ")");
     }

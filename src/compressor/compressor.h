@@ -73,6 +73,22 @@ struct RefreshOptions {
   int queries = kQueries;  // that are looked at
 };
 
+// Positions of a layer split over two formats by their worth, instead of dropped: by their scores,
+// or without a scorer the most recent ones before the others.
+struct Split {
+  KvFormat low;              // of the less important ones
+  double high_share = 0.25;  // of the packed slots that stay in the other format
+
+  bool operator==(const Split&) const = default;
+};
+
+// How one layer of the compressed cache is made.
+struct LayerRecipe {
+  std::optional<double> keep;      // share of the positions; nullopt: the one asked for
+  std::optional<KvFormat> format;  // of packed slots; nullopt: plain, as in the full cache
+  std::optional<Split> split;
+};
+
 struct Compressor {
   std::string name;
   std::unique_ptr<TokenScorer> scorer;  // nullptr: all positions are kept
@@ -80,6 +96,9 @@ struct Compressor {
   // The most recent slots that stay plain where a format packs the others.
   int residual = 0;
   RefreshOptions refresh;
+  std::optional<Split> split = std::nullopt;
+  std::vector<LayerRecipe> layers = {};  // where they differ: one for each layer
+  std::string note = "";                 // what of it is not as its name says, for people
 
   // Whether the compressed cache is made anew after each verify.
   bool refreshes() const { return refresh.blend > 0.0 || (scorer && scorer->accumulates()); }
@@ -88,12 +107,32 @@ struct Compressor {
     return own | TapNeeds{.verified_window = refresh.blend > 0.0 ? refresh.queries : 0};
   }
   int future_positions() const { return scorer ? scorer->future_positions() : 0; }
+  // Whether the keep ratio that is asked for matters.
+  bool takes_keep() const;
+  LayerRecipe recipe(LayerId layer) const;
+  PackedFormats packed_formats() const;
 };
+
+// Slots of a layer that keeps `count` positions: packed in its format and, where it is split, in
+// the other one, then plain.
+struct LayerSlots {
+  int high = 0;
+  int low = 0;
+  int tail = 0;
+};
+LayerSlots SlotsOf(const LayerRecipe& recipe, int residual, int count);
+
+// In the layers whose keys have outlier channels, gives keys that a format would scale per token,
+// or rotate, a scale per channel instead: KIVI's, in at least as many bits, or q8 for q8r (q8
+// itself has enough of them), and says so in `note`. `outliers` has an entry for each layer of the
+// model.
+void ProtectOutlierKeys(Compressor& compressor, const std::vector<bool>& outliers);
 
 // Makes a compressor from its name: a scorer, a format, or both joined by '+', each with options
 // where wanted ("snapkv:window=32,kernel=7+kivi4"), or "none", which copies the full cache. A
-// format may also be two, of keys and of values: "k=q8,v=q4". Throws UserError, listing what is
-// known, for any other.
+// format may also be two, of keys and of values: "k=q8,v=q4"; or of important positions and of
+// others: "split:high=q8,low=kivi2". "profile:FILE" is what a profile
+// says, layer by layer. Throws UserError, listing what is known, for any other.
 Compressor MakeCompressor(std::string_view name);
 
 // Names that MakeCompressor knows, without combinations.
@@ -120,9 +159,15 @@ void KeepRecent(LayerScores& scores, int recent);
 KvCache Compress(const Compressor& compressor, const PromptView& prompt, double keep,
                  PagePool& pool, RefreshState* state = nullptr);
 
-// The compressed cache of the `count` positions of each head of `full` that `scores_of` a layer
-// gives the highest scores; of the first `count` ones where it is empty.
-KvCache CompressBy(const Compressor& compressor, const KvCache& full, int count,
-                   const std::function<LayerScores(LayerId)>& scores_of, PagePool& pool);
+// What each layer keeps.
+struct Choice {
+  std::function<int(LayerId layer)> count;  // positions of each head
+  // Those of the highest scores; the first ones where there are no scores.
+  std::function<LayerScores(LayerId layer, int count)> scores;
+};
+
+// The compressed cache of the positions of `full` that `choice` keeps.
+KvCache CompressBy(const Compressor& compressor, const KvCache& full, const Choice& choice,
+                   PagePool& pool);
 
 }  // namespace vericache

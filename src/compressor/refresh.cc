@@ -45,9 +45,11 @@ KvCache Refresh(const Compressor& compressor, RefreshState& state, const PromptV
   const int first =
       std::max({now.taps->queries->first(), now.positions - window, accumulates ? state.seen : 0});
   const int rows = now.positions - first;
-  const int count = KeptPositions(prompt, keep) + now.positions - prompt;
-  const int recent = std::max(now.positions - prompt, compressor.scorer->recent(count));
-  const auto scores_of = [&](LayerId layer) {
+  const int more = now.positions - prompt;
+  const auto count_of = [&](LayerId layer) {
+    return KeptPositions(prompt, compressor.recipe(layer).keep.value_or(keep)) + more;
+  };
+  const auto scores_of = [&](LayerId layer, int count) {
     LayerScores result = WindowAttention(now, layer, first, rows, prompt);
     LayerScores& before = state.scores[static_cast<std::size_t>(Raw(layer))];
     for (std::size_t head = 0; head < result.size(); ++head) {
@@ -62,10 +64,10 @@ KvCache Refresh(const Compressor& compressor, RefreshState& state, const PromptV
       }
       scores.resize(static_cast<std::size_t>(now.positions));
     }
-    KeepRecent(result, recent);
+    KeepRecent(result, std::max(more, compressor.scorer->recent(count)));
     return result;
   };
-  KvCache cache = CompressBy(compressor, now.full, count, scores_of, pool);
+  KvCache cache = CompressBy(compressor, now.full, {.count = count_of, .scores = scores_of}, pool);
   state.seen = now.positions;
   return cache;
 }

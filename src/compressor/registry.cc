@@ -2,6 +2,7 @@
 #include <array>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "base/error.h"
 #include "compressor/compressor.h"
@@ -9,6 +10,7 @@
 #include "compressor/h2o.h"
 #include "compressor/kvzip.h"
 #include "compressor/options.h"
+#include "compressor/profile.h"
 #include "compressor/snapkv.h"
 #include "compressor/streamingllm.h"
 
@@ -17,6 +19,8 @@ namespace {
 
 // KIVI's residual_length in the authors' examples: the newest tokens that stay in 16 bits.
 constexpr int kKiviResidual = 128;
+
+constexpr std::string_view kSplit = "split";
 
 struct ScorerEntry {
   std::string_view name;
@@ -27,12 +31,13 @@ struct ScorerEntry {
 struct Packing {
   KvFormat format;
   int residual;
+  std::optional<Split> split = std::nullopt;
 };
 
-struct FormatEntry {
-  std::string_view name;
-  Packing (*make)(MethodOptions& options);
-};
+int DefaultResidual(KvFormat format) {
+  const auto is_kivi = [](NumberFormat each) { return Traits(each).grouping == Grouping::kGroups; };
+  return is_kivi(format.keys) || is_kivi(format.values) ? kKiviResidual : 0;
+}
 
 int Residual(MethodOptions& options, int otherwise) {
   return options.Integer("residual", otherwise, 0, 1 << 20);
@@ -56,26 +61,17 @@ constexpr std::array kScorers = {
     ScorerEntry{"h2o", false, Make<H2o>},
 };
 
-constexpr std::array kFormats = {
-    FormatEntry{"q8",
-                [](MethodOptions& options) {
-                  return Packing{{NumberFormat::kQ8, NumberFormat::kQ8}, Residual(options, 0)};
-                }},
-    FormatEntry{"q4",
-                [](MethodOptions& options) {
-                  return Packing{{NumberFormat::kQ4, NumberFormat::kQ4}, Residual(options, 0)};
-                }},
-    FormatEntry{"kivi4",
-                [](MethodOptions& options) {
-                  return Packing{{NumberFormat::kKivi4, NumberFormat::kKivi4},
-                                 Residual(options, kKiviResidual)};
-                }},
-    FormatEntry{"kivi2",
-                [](MethodOptions& options) {
-                  return Packing{{NumberFormat::kKivi2, NumberFormat::kKivi2},
-                                 Residual(options, kKiviResidual)};
-                }},
-};
+// A format for keys and values alike. KIVI keeps a residual, as the authors do; the others have
+// none, but what does not fill a group.
+Packing InBoth(NumberFormat format, MethodOptions& options) {
+  return {{format, format}, Residual(options, DefaultResidual({format, format}))};
+}
+
+// The format of this name, if it quantizes.
+std::optional<NumberFormat> PackedFormat(std::string_view name) {
+  const std::optional<NumberFormat> format = ParseNumberFormat(name);
+  return format && IsGrouped(*format) ? format : std::nullopt;
+}
 
 std::string Known() {
   std::string known;
@@ -86,27 +82,55 @@ std::string Known() {
 }
 
 [[noreturn]] void RefuseName(std::string_view name, std::string_view part) {
-  const auto is_part = [part](const auto& entry) { return entry.name == part; };
-  if (std::ranges::any_of(kScorers, is_part) || std::ranges::any_of(kFormats, is_part)) {
+  const auto is_part = [part](const ScorerEntry& entry) { return entry.name == part; };
+  if (std::ranges::any_of(kScorers, is_part) || PackedFormat(part) || part == kSplit) {
     throw UserError("'" + std::string(name) +
                     "' has two drop methods, or two formats; it may have " + "one of each, of " +
                     Known());
   }
   throw UserError("unknown compressor '" + std::string(name) + "'; known are " + Known() +
-                  ", formats of keys and values, such as k=q8,v=q4, and a drop method with a "
-                  "format, such as snapkv+kivi4");
+                  ", formats of keys and values, such as k=q8,v=q4, a drop method with a format, "
+                  "such as snapkv+kivi4, and profile:FILE");
 }
+
+// The format that an option names.
+NumberFormat FormatOption(MethodOptions& options, std::string_view which, NumberFormat otherwise) {
+  constexpr auto kNames = [] {
+    std::array<std::string_view, kNumberFormats.size()> names;
+    std::ranges::transform(kNumberFormats, names.begin(), &FormatTraits::name);
+    return names;
+  }();
+  return *ParseNumberFormat(options.Word(which, Name(otherwise), kNames));
+}
+
 // Keys and values each in a format of their own: "k=q8,v=q4".
 Packing EachInItsOwn(MethodOptions& options) {
-  constexpr std::array<std::string_view, 7> kNames = {"f32", "f16",   "bf16", "q8",
-                                                      "q4",  "kivi4", "kivi2"};
-  const auto format = [&](std::string_view which) {
-    return *ParseNumberFormat(options.Word(which, "f16", kNames));
-  };
-  const NumberFormat keys = format("k");
-  const NumberFormat values = format("v");
-  const auto is_kivi = [](NumberFormat each) { return IsGrouped(each) && !IsBlocked(each); };
-  return {{keys, values}, Residual(options, is_kivi(keys) || is_kivi(values) ? kKiviResidual : 0)};
+  const NumberFormat keys = FormatOption(options, "k", NumberFormat::kF16);
+  const NumberFormat values = FormatOption(options, "v", NumberFormat::kF16);
+  return {{keys, values}, Residual(options, DefaultResidual({keys, values}))};
+}
+
+// The important positions in more bits, the others in fewer: "split:high=q8,low=kivi2,share=0.25".
+Packing InTwo(MethodOptions& options) {
+  const NumberFormat high = FormatOption(options, "high", NumberFormat::kQ8);
+  const NumberFormat high_values = FormatOption(options, "high_values", high);
+  const NumberFormat low = FormatOption(options, "low", NumberFormat::kKivi2);
+  const NumberFormat low_values = FormatOption(options, "low_values", low);
+  const double share = options.Number("share", 0.25, 0.001, 1.0);
+  return {{high, high_values}, Residual(options, 0), Split{{low, low_values}, share}};
+}
+
+// Makes the packing that a part of a name asks for; nullopt where it names none.
+std::optional<Packing> PackingOf(std::string_view method, std::string_view text,
+                                 MethodOptions& options) {
+  if (method.empty() && !text.empty()) {
+    return EachInItsOwn(options);
+  }
+  if (method == kSplit) {
+    return InTwo(options);
+  }
+  const std::optional<NumberFormat> format = PackedFormat(method);
+  return format ? std::optional(InBoth(*format, options)) : std::nullopt;
 }
 
 // Whether the part was taken: it names a method of a kind that the compressor has not yet.
@@ -120,18 +144,18 @@ bool Take(std::string_view method, std::string_view text, Compressor& compressor
       return true;
     }
   }
-  Packing (*pack)(MethodOptions&) = method.empty() && !text.empty() ? EachInItsOwn : nullptr;
-  for (const FormatEntry& entry : kFormats) {
-    pack = entry.name == method ? entry.make : pack;
+  if (compressor.format) {
+    return false;
   }
-  if (pack != nullptr && !compressor.format) {
-    const Packing packing = pack(options);
-    options.CheckAllKnown();
-    compressor.format = packing.format;
-    compressor.residual = packing.residual;
-    return true;
+  const std::optional<Packing> packing = PackingOf(method, text, options);
+  if (!packing) {
+    return false;
   }
-  return false;
+  options.CheckAllKnown();
+  compressor.format = packing->format;
+  compressor.residual = packing->residual;
+  compressor.split = packing->split;
+  return true;
 }
 
 }  // namespace
@@ -141,9 +165,12 @@ std::vector<std::string> CompressorNames() {
   for (const ScorerEntry& entry : kScorers) {
     names.emplace_back(entry.name);
   }
-  for (const FormatEntry& entry : kFormats) {
-    names.emplace_back(entry.name);
+  for (const FormatTraits& each : kNumberFormats) {
+    if (IsGrouped(each.format)) {
+      names.emplace_back(each.name);
+    }
   }
+  names.emplace_back(kSplit);
   return names;
 }
 
@@ -157,11 +184,7 @@ std::string CompressorOptions(std::string_view name) {
       }
     }
   }
-  for (const FormatEntry& entry : kFormats) {
-    if (entry.name == name) {
-      entry.make(options);
-    }
-  }
+  PackingOf(name, "", options);
   return options.Defaults();
 }
 
@@ -169,6 +192,18 @@ Compressor MakeCompressor(std::string_view name) {
   Compressor compressor{
       .name = std::string(name), .scorer = nullptr, .format = std::nullopt, .residual = 0};
   if (name == "none") {
+    return compressor;
+  }
+  constexpr std::string_view kProfile = "profile:";
+  if (name.starts_with(kProfile)) {
+    Profile profile = ReadProfile(std::string(name.substr(kProfile.size())));
+    if (!profile.scorer.empty()) {
+      Compressor of_name = MakeCompressor(profile.scorer);
+      compressor.scorer = std::move(of_name.scorer);
+      compressor.refresh = of_name.refresh;
+    }
+    compressor.residual = profile.residual;
+    compressor.layers = std::move(profile.layers);
     return compressor;
   }
   for (std::size_t begin = 0; begin <= name.size();) {

@@ -8,6 +8,8 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "base/memory.h"
+#include "compressor/profile.h"
+#include "engine/compressor_for.h"
 #include "engine/memory_plan.h"
 
 namespace vericache {
@@ -16,7 +18,7 @@ Engine::Engine(const Model& model, EngineOptions options, EngineEvents events)
     : model_(model),
       options_((ValidateOptions(options), std::move(options))),
       events_(std::move(events)),
-      compressor_(MakeCompressor(options_.compressor)),
+      compressor_(CompressorFor(options_.compressor, model)),
       transformer_(model, options_.threads),
       memory_limit_(MemoryForCaches(transformer_, options_)),
       fast_pool_(CacheRoom(model, options_)),
@@ -30,10 +32,12 @@ Engine::Engine(const Model& model, EngineOptions options, EngineEvents events)
     moves_.emplace(options_.full_store, GroupOf(model, full_format_), *link_);
   }
   if (options_.prefixes) {
+    // And what a profile says, since its file may change.
+    const std::string layers = ToText({.layers = compressor_.layers});
     const std::string compressed_as =
         options_.policy == Policy::kFull
             ? ""
-            : options_.compressor + " " + std::to_string(options_.keep);
+            : options_.compressor + " " + std::to_string(options_.keep) + " " + layers;
     prefixes_.emplace(options_.prefixes, model, compressed_as, *link_);
   }
 }

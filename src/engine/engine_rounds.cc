@@ -60,7 +60,7 @@ void Engine::AfterPrefill(Request& request, const RowGroup& group, std::span<con
 
 void Engine::MakeCompressed(Request& request) {
   request.compressed.emplace(fast_pool_, PageKind::kResident, model_.params().geometry(),
-                             full_format_, compressor_.format);
+                             full_format_, compressor_.packed_formats());
   const auto kept = std::exchange(request.compressed_bytes, nullptr);
   request.result.reused_compressed =
       kept && !compressor_.refreshes() && request.compressed->Restore(*kept);

@@ -23,19 +23,32 @@ CacheNeed PlanCaches(const CacheGeometry& geometry, KvFormat full_format,
   if (options.policy == Policy::kFull) {
     return {.fast = full, .store = Reloads(options) ? store : Bytes{}};
   }
-  // What is drafted is never more than may still be emitted.
-  const int grown =
-      (compressor.scorer ? KeptPositions(positions, options.keep) : positions) + new_tokens;
-  if (!compressor.format) {
-    return {.fast = PlainCacheBytes(geometry, full_format, grown), .store = store};
+  Bytes fast;
+  for (int i = 0; i < geometry.layers; ++i) {
+    const LayerRecipe recipe = compressor.recipe(LayerId{i});
+    const int kept = compressor.scorer
+                         ? KeptPositions(positions, recipe.keep.value_or(options.keep))
+                         : positions;
+    // What is drafted is never more than may still be emitted.
+    const int grown = kept + new_tokens;
+    if (!recipe.format) {
+      fast += LayerBytes(geometry, full_format, grown);
+      continue;
+    }
+    // The tail holds the residual, less than a group more, and the drafts of a round; the slots
+    // that were packed from its first page still lie there.
+    const int tail =
+        std::min(grown, compressor.residual + kGroupSlots + LongestDraft(options) + 1) + kPageSlots;
+    const int low = SlotsOf(recipe, compressor.residual, kept).low;
+    fast +=
+        LayerBytes(geometry, full_format, tail) + LayerBytes(geometry, *recipe.format, grown - low);
+    if (recipe.split) {
+      // Where it is made anew some of what was added since is of the lesser part, too.
+      const int more = compressor.refreshes() ? kPageSlots : 0;
+      fast += LayerBytes(geometry, recipe.split->low, low + more);
+    }
   }
-  // The tail holds the residual, less than a group more, and the drafts of a round; the slots that
-  // were packed from its first page still lie there.
-  const int tail =
-      std::min(grown, compressor.residual + kGroupSlots + LongestDraft(options) + 1) + kPageSlots;
-  return {.fast = PlainCacheBytes(geometry, full_format, tail) +
-                  PlainCacheBytes(geometry, *compressor.format, grown),
-          .store = store};
+  return {.fast = fast, .store = store};
 }
 
 Bytes CacheRoom(const Model& model, const EngineOptions& options) {

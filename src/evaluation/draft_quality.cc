@@ -31,7 +31,7 @@ double LogSumExp(std::span<const float> logits) {
 }
 
 // KL(p || q) in nats, of the softmax of each.
-double Divergence(std::span<const float> p, std::span<const float> q) {
+double KlDivergence(std::span<const float> p, std::span<const float> q) {
   const double log_p = LogSumExp(p);
   const double log_q = LogSumExp(q);
   double sum = 0.0;
@@ -162,10 +162,7 @@ DraftQuality DraftEvaluation::Judge(const Compressor& compressor, double keep,
   for (const int draft_length : draft_lengths) {
     const auto start = Clock::now();
     RefreshState state;
-    const std::vector<float> rotation =
-        AverageRotation(transformer_.model(), Position{positions}, compressor.future_positions());
-    KvCache cache = Compress(compressor, View(positions, rotation), keep, pool_,
-                             compressor.refreshes() ? &state : nullptr);
+    KvCache cache = MakeCompressed(compressor, keep, compressor.refreshes() ? &state : nullptr);
     const bool first = quality.rounds.empty();
     if (first) {
       quality.compress_s =
@@ -177,6 +174,26 @@ DraftQuality DraftEvaluation::Judge(const Compressor& compressor, double keep,
               first ? &quality : nullptr);
   }
   return quality;
+}
+
+double DraftEvaluation::Divergence(const Compressor& compressor, double keep) {
+  constexpr int kRows = 64;  // whose logits are held at once
+  const auto vocabulary = static_cast<std::size_t>(transformer_.model().params().vocabulary);
+  KvCache cache = MakeCompressed(compressor, keep, nullptr);
+  const int fed = static_cast<int>(continuation_.size()) - 1;
+  double sum = 0.0;
+  for (int begin = 0; begin < fed; begin += kRows) {
+    const auto first = static_cast<std::size_t>(begin);
+    const auto rows = static_cast<std::size_t>(std::min(kRows, fed - begin));
+    const std::span<const float> logits =
+        Rows(cache, std::span(continuation_).subspan(first, rows),
+             static_cast<int>(prompt_.size()) + begin, static_cast<int>(rows), nullptr);
+    for (std::size_t i = 0; i < rows; ++i) {
+      sum += KlDivergence(std::span(logits_).subspan((first + i + 1) * vocabulary, vocabulary),
+                          logits.subspan(i * vocabulary, vocabulary));
+    }
+  }
+  return fed == 0 ? 0.0 : sum / fed;
 }
 
 void DraftEvaluation::RunRounds(const Compressor& compressor, double keep, RefreshState state,
@@ -205,7 +222,7 @@ void DraftEvaluation::RunRounds(const Compressor& compressor, double keep, Refre
       const auto own = logits.subspan(static_cast<std::size_t>(accepted) * vocabulary, vocabulary);
       rejected = sampler_.Sample(own, Position{positions + begin + accepted}) != continuation_[at];
       if (also != nullptr) {
-        kl += Divergence(std::span(logits_).subspan(at * vocabulary, vocabulary), own);
+        kl += KlDivergence(std::span(logits_).subspan(at * vocabulary, vocabulary), own);
       }
       accepted += rejected ? 0 : 1;
     }
@@ -232,6 +249,14 @@ void DraftEvaluation::RunRounds(const Compressor& compressor, double keep, Refre
     also->kl = kl / judged;
     also->refresh_s = refreshed == 0 ? 0.0 : refresh_s / refreshed;
   }
+}
+
+KvCache DraftEvaluation::MakeCompressed(const Compressor& compressor, double keep,
+                                        RefreshState* state) {
+  const int positions = static_cast<int>(prompt_.size());
+  const std::vector<float> rotation =
+      AverageRotation(transformer_.model(), Position{positions}, compressor.future_positions());
+  return Compress(compressor, View(positions, rotation), keep, pool_, state);
 }
 
 PromptView DraftEvaluation::View(int positions, std::span<const float> rotation) const {

@@ -74,6 +74,10 @@ class DraftEvaluation {
   // those of the first draft length.
   DraftQuality Judge(const Compressor& compressor, double keep, std::span<const int> draft_lengths);
 
+  // The mean divergence alone, in nats a token, from one pass over the continuation as a single
+  // round.
+  double Divergence(const Compressor& compressor, double keep);
+
   const std::vector<TokenId>& continuation() const { return continuation_; }
   Repetition repetition() const;
   double prefill_s() const { return prefill_s_; }
@@ -82,6 +86,7 @@ class DraftEvaluation {
   std::span<const float> Rows(KvCache& cache, std::span<const TokenId> tokens, int position,
                               int outputs, Taps* taps);
   PromptView View(int positions, std::span<const float> rotation = {}) const;
+  KvCache MakeCompressed(const Compressor& compressor, double keep, RefreshState* state);
   void RunRounds(const Compressor& compressor, double keep, RefreshState state, KvCache cache,
                  RoundQuality& quality, DraftQuality* also);
 

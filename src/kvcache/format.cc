@@ -10,6 +10,8 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "ggml.h"
+#include "kvcache/quantize.h"
+#include "kvcache/rotation.h"
 
 namespace vericache {
 namespace {
@@ -53,160 +55,116 @@ std::size_t PlainKeyIndex(int slot, int channel) {
   return static_cast<std::size_t>(channel * kGroupSlots + slot % kGroupSlots);
 }
 
-// Codes of one group: 4-bit codes i and i + 16 share byte i; 2-bit codes lie in order, sixteen to a
-// little-endian 32-bit word. Both unpack with shifts alone at every register width.
-void PutCode(int bits, std::byte* codes, int i, unsigned code) {
-  if (bits == 8) {
-    codes[i] = static_cast<std::byte>(code);
-  } else if (bits == 4) {
-    codes[i % 16] |= static_cast<std::byte>(code << (i < 16 ? 0 : 4));
-  } else {
-    codes[i / 4] |= static_cast<std::byte>(code << (2 * (i % 4)));
-  }
-}
+// Where the scale and the minimum that a number belongs to lie in a key block or a value block.
+struct ScalePlace {
+  std::size_t scale;
+  std::size_t minimum;
+};
 
-unsigned GetCode(int bits, const std::byte* codes, int i) {
-  if (bits == 8) {
-    return static_cast<unsigned>(codes[i]);
-  }
-  if (bits == 4) {
-    return (static_cast<unsigned>(codes[i % 16]) >> (i < 16 ? 0 : 4)) & 15U;
-  }
-  return (static_cast<unsigned>(codes[i / 4]) >> (2 * (i % 4))) & 3U;
-}
-
-// Asymmetric rounding to nearest as KIVI's quant kernels do: scale = (max - min) / (2^b - 1). The
-// codes are chosen against the 16-bit scale and minimum that are stored.
-// Numbers beyond half precision's range count as its largest, and NaNs as 0.
-GroupScale QuantizeGroup(int bits, std::array<float, kGroupSlots> numbers, std::byte* codes) {
-  constexpr float kLargest = 65504.0F;
-  for (float& number : numbers) {
-    number = std::isnan(number) ? 0.0F : std::clamp(number, -kLargest, kLargest);
-  }
-  const auto [low, high] = std::minmax_element(numbers.begin(), numbers.end());
-  const auto levels = static_cast<float>((1U << static_cast<unsigned>(bits)) - 1U);
-  const GroupScale stored{.scale = ggml_fp32_to_fp16((*high - *low) / levels),
-                          .minimum = ggml_fp32_to_fp16(*low)};
-  const float scale = ggml_fp16_to_fp32(stored.scale);
-  const float minimum = ggml_fp16_to_fp32(stored.minimum);
-  std::memset(codes, 0, static_cast<std::size_t>(kGroupSlots * bits / 8));
-  for (int i = 0; i < kGroupSlots; ++i) {
-    const float code =
-        scale > 0.0F ? std::nearbyint((numbers[static_cast<std::size_t>(i)] - minimum) / scale)
-                     : 0.0F;
-    PutCode(bits, codes, i, static_cast<unsigned>(std::clamp(code, 0.0F, levels)));
-  }
-  return stored;
-}
-
-// A block of ggml's q8_0 or q4_0: codes from -127 to 127 by the largest magnitude, or from -8 to 7
-// such that the number of the largest magnitude is -8. Codes are stored with 2^(b-1) added. Returns
-// the scale.
-std::uint16_t QuantizeBlock(int bits, std::array<float, kGroupSlots> numbers, std::byte* codes) {
-  constexpr float kLargest = 65504.0F;
-  float most = 0.0F;
-  for (float& number : numbers) {
-    number = std::isnan(number) ? 0.0F : std::clamp(number, -kLargest, kLargest);
-    most = std::abs(number) > std::abs(most) ? number : most;
-  }
-  const float scale = bits == 8 ? std::abs(most) / 127.0F : most / -8.0F;
-  // A scale that half precision cannot hold is 0.
-  const float inverse = std::abs(scale) < 1e-30F ? 0.0F : 1.0F / scale;
-  std::memset(codes, 0, static_cast<std::size_t>(kGroupSlots * bits / 8));
-  for (int i = 0; i < kGroupSlots; ++i) {
-    const float code = numbers[static_cast<std::size_t>(i)] * inverse;
-    const float stored =
-        bits == 8 ? std::round(code) + 128.0F : std::clamp(std::floor(code + 8.5F), 0.0F, 15.0F);
-    PutCode(bits, codes, i, static_cast<unsigned>(stored));
-  }
-  return ggml_fp32_to_fp16(scale);
-}
-
-// Quantizes a group or block, and stores what belongs to its codes.
-void Quantize(NumberFormat format, const std::array<float, kGroupSlots>& numbers, std::byte* codes,
-              std::byte* scale_at) {
-  if (IsBlocked(format)) {
-    const std::uint16_t scale = QuantizeBlock(CodeBits(format), numbers, codes);
-    std::memcpy(scale_at, &scale, sizeof(scale));
-  } else {
-    const GroupScale scale = QuantizeGroup(CodeBits(format), numbers, codes);
-    std::memcpy(scale_at, &scale, sizeof(scale));
-  }
-}
-
-// One dequantized number, with the same rounding as in a kernel. `at` is its place among the codes.
-float Dequantize(NumberFormat format, const std::byte* codes, const std::byte* scale_at, int at) {
-  const int bits = CodeBits(format);
-  const auto code = static_cast<float>(GetCode(bits, codes, at));
-  if (IsBlocked(format)) {
-    std::uint16_t scale = 0;
-    std::memcpy(&scale, scale_at, sizeof(scale));
-    return (code - static_cast<float>(1 << (bits - 1))) * ggml_fp16_to_fp32(scale);
-  }
-  GroupScale stored{};
-  std::memcpy(&stored, scale_at, sizeof(stored));
-  return std::fma(code, ggml_fp16_to_fp32(stored.scale), ggml_fp16_to_fp32(stored.minimum));
-}
-
-// Scales of keys follow the codes of a half page: of groups one per channel, of blocks
-// [head_dim / 32][slot]. Scales of values follow the codes of the page, [slot][head_dim / 32].
-std::size_t KeyScaleOffset(const PageLayout& layout, int slot, int channel) {
+ScalePlace KeyScalePlace(const PageLayout& layout, int slot, int channel) {
   const NumberFormat format = layout.format().keys;
-  const int index =
-      IsBlocked(format) ? channel / kGroupSlots * kGroupSlots + slot % kGroupSlots : channel;
-  return CodeBytes(format, layout.head_dim() * kGroupSlots) +
-         static_cast<std::size_t>(index) * ScaleBytes(format);
+  const std::size_t scales = CodeBytes(format, layout.head_dim() * kGroupSlots);
+  const auto row = static_cast<std::size_t>(slot % kGroupSlots);
+  const std::size_t block = static_cast<std::size_t>(channel / kGroupSlots * kGroupSlots) + row;
+  constexpr std::size_t kHalf = sizeof(std::uint16_t);
+  switch (Traits(format).grouping) {
+    case Grouping::kGroups: {
+      const std::size_t at = scales + 2 * kHalf * static_cast<std::size_t>(channel);
+      return {at, at + kHalf};
+    }
+    case Grouping::kTokens: {
+      const std::size_t at = scales + kHalf * block;
+      return {at, at + kHalf * static_cast<std::size_t>(layout.head_dim())};
+    }
+    case Grouping::kRows:
+      return {scales + kHalf * row, 0};
+    default:
+      return {scales + kHalf * block, 0};
+  }
 }
 
-std::size_t ValueScaleOffset(const PageLayout& layout, int slot, int group) {
-  const int groups = layout.head_dim() / kGroupSlots;
-  return CodeBytes(layout.format().values, layout.head_dim() * kPageSlots) +
-         static_cast<std::size_t>(slot * groups + group) * ScaleBytes(layout.format().values);
+ScalePlace ValueScalePlace(const PageLayout& layout, int slot, int channel) {
+  const NumberFormat format = layout.format().values;
+  const int together = ScaledTogether(format, layout.head_dim());
+  const int index = slot * (layout.head_dim() / together) + channel / together;
+  const std::size_t at = CodeBytes(format, layout.head_dim() * kPageSlots) +
+                         static_cast<std::size_t>(index) * ScaleBytes(format);
+  return {at, at + sizeof(std::uint16_t)};
+}
+
+void StoreScale(NumberFormat format, CodeScale scale, ScalePlace place, std::byte* block) {
+  std::memcpy(block + place.scale, &scale.scale, sizeof(scale.scale));
+  if (ScaleBytes(format) == sizeof(CodeScale)) {
+    std::memcpy(block + place.minimum, &scale.minimum, sizeof(scale.minimum));
+  }
+}
+
+CodeScale LoadScale(NumberFormat format, const std::byte* block, ScalePlace place) {
+  CodeScale scale;
+  std::memcpy(&scale.scale, block + place.scale, sizeof(scale.scale));
+  if (ScaleBytes(format) == sizeof(CodeScale)) {
+    std::memcpy(&scale.minimum, block + place.minimum, sizeof(scale.minimum));
+  }
+  return scale;
 }
 
 // The codes of channel `c` in a half page of keys.
 std::size_t KeyCodes(NumberFormat format, int c) { return CodeBytes(format, c * kGroupSlots); }
 
-void WriteKeyGroup(const PageLayout& layout, std::byte* block, std::span<const float> keys) {
-  const NumberFormat format = layout.format().keys;
-  for (int c = 0; c < layout.head_dim(); ++c) {
-    std::array<float, kGroupSlots> numbers{};
-    for (int s = 0; s < kGroupSlots; ++s) {
-      numbers[static_cast<std::size_t>(s)] =
-          keys[static_cast<std::size_t>(s * layout.head_dim() + c)];
-    }
-    Quantize(format, numbers, block + KeyCodes(format, c), block + KeyScaleOffset(layout, 0, c));
-  }
+// The codes of the group of channels that `c` is of, of a value.
+std::size_t ValueCodes(const PageLayout& layout, int slot, int c) {
+  return CodeBytes(layout.format().values,
+                   slot * layout.head_dim() + c / kGroupSlots * kGroupSlots);
 }
 
-// Blocks lie along the channels, and their codes [channel][slot] as those of other keys do.
-void WriteKeyBlocks(const PageLayout& layout, std::byte* block, std::span<const float> keys) {
+void WriteGroupedKeys(const PageLayout& layout, std::byte* block, std::span<const float> keys) {
   const NumberFormat format = layout.format().keys;
-  const int bits = CodeBits(format);
-  std::memset(block, 0, CodeBytes(format, layout.head_dim() * kGroupSlots));
-  for (int s = 0; s < kGroupSlots; ++s) {
-    for (int first = 0; first < layout.head_dim(); first += kGroupSlots) {
+  const int dim = layout.head_dim();
+  std::memset(block, 0, CodeBytes(format, dim * kGroupSlots));
+  if (Traits(format).grouping == Grouping::kGroups) {
+    for (int c = 0; c < dim; ++c) {
       std::array<float, kGroupSlots> numbers{};
-      std::copy_n(keys.begin() + static_cast<std::ptrdiff_t>(s * layout.head_dim() + first),
-                  kGroupSlots, numbers.begin());
-      std::array<std::byte, kGroupSlots> codes{};
-      Quantize(format, numbers, codes.data(), block + KeyScaleOffset(layout, s, first));
-      for (int i = 0; i < kGroupSlots; ++i) {
-        PutCode(bits, block + KeyCodes(format, first + i), s, GetCode(bits, codes.data(), i));
+      std::array<std::uint8_t, kGroupSlots> codes{};
+      for (int s = 0; s < kGroupSlots; ++s) {
+        numbers[static_cast<std::size_t>(s)] = keys[static_cast<std::size_t>(s * dim + c)];
+      }
+      StoreScale(format, Quantize(format, numbers, codes), KeyScalePlace(layout, 0, c), block);
+      for (int s = 0; s < kGroupSlots; ++s) {
+        PutCode(Traits(format).bits, block + KeyCodes(format, c), s,
+                codes[static_cast<std::size_t>(s)]);
+      }
+    }
+    return;
+  }
+  const int together = ScaledTogether(format, dim);
+  std::vector<std::uint8_t> codes(static_cast<std::size_t>(together));
+  for (int s = 0; s < kGroupSlots; ++s) {
+    for (int first = 0; first < dim; first += together) {
+      const auto numbers = keys.subspan(static_cast<std::size_t>(s * dim + first), codes.size());
+      StoreScale(format, Quantize(format, numbers, codes), KeyScalePlace(layout, s, first), block);
+      for (int i = 0; i < together; ++i) {
+        PutCode(Traits(format).bits, block + KeyCodes(format, first + i), s,
+                codes[static_cast<std::size_t>(i)]);
       }
     }
   }
 }
 
-void WriteValueGroups(const PageLayout& layout, std::byte* block, int slot,
-                      std::span<const float> value) {
+void WriteGroupedValue(const PageLayout& layout, std::byte* block, int slot,
+                       std::span<const float> value) {
   const NumberFormat format = layout.format().values;
-  for (int g = 0; g < layout.head_dim() / kGroupSlots; ++g) {
-    std::array<float, kGroupSlots> numbers{};
-    std::copy_n(value.begin() + static_cast<std::ptrdiff_t>(g * kGroupSlots), kGroupSlots,
-                numbers.begin());
-    Quantize(format, numbers, block + CodeBytes(format, slot * layout.head_dim() + g * kGroupSlots),
-             block + ValueScaleOffset(layout, slot, g));
+  const int dim = layout.head_dim();
+  std::memset(block + ValueCodes(layout, slot, 0), 0, CodeBytes(format, dim));
+  const int together = ScaledTogether(format, dim);
+  std::vector<std::uint8_t> codes(static_cast<std::size_t>(together));
+  for (int first = 0; first < dim; first += together) {
+    const auto numbers = value.subspan(static_cast<std::size_t>(first), codes.size());
+    StoreScale(format, Quantize(format, numbers, codes), ValueScalePlace(layout, slot, first),
+               block);
+    for (int i = 0; i < together; ++i) {
+      PutCode(Traits(format).bits, block + ValueCodes(layout, slot, first + i),
+              (first + i) % kGroupSlots, codes[static_cast<std::size_t>(i)]);
+    }
   }
 }
 
@@ -233,50 +191,27 @@ void WritePlainValue(const PageLayout& layout, std::byte* page, int head, int sl
 
 std::size_t HalfKeyBytes(NumberFormat format, int head_dim) {
   const int count = kGroupSlots * head_dim;
-  return IsGrouped(format)
-             ? CodeBytes(format, count) + static_cast<std::size_t>(head_dim) * ScaleBytes(format)
-             : static_cast<std::size_t>(count) * NumberBytes(format);
+  if (!IsGrouped(format)) {
+    return static_cast<std::size_t>(count) * NumberBytes(format);
+  }
+  const int scales = count / ScaledTogether(format, head_dim);
+  return CodeBytes(format, count) + static_cast<std::size_t>(scales) * ScaleBytes(format);
 }
 
 std::size_t ValueBytes(NumberFormat format, int head_dim) {
-  const int count = kPageSlots * head_dim;
-  return IsGrouped(format) ? CodeBytes(format, count) +
-                                 static_cast<std::size_t>(count / kGroupSlots) * ScaleBytes(format)
-                           : static_cast<std::size_t>(count) * NumberBytes(format);
+  return 2 * HalfKeyBytes(format, head_dim);
+}
+
+// The rows of a group as a format holds them.
+std::vector<float> Rotated(std::span<const float> rows, std::size_t dim) {
+  std::vector<float> rotated(rows.begin(), rows.end());
+  for (std::size_t first = 0; first < rotated.size(); first += dim) {
+    Rotate(std::span(rotated).subspan(first, dim));
+  }
+  return rotated;
 }
 
 }  // namespace
-
-std::string_view Name(NumberFormat format) {
-  switch (format) {
-    case NumberFormat::kF32:
-      return "f32";
-    case NumberFormat::kF16:
-      return "f16";
-    case NumberFormat::kBF16:
-      return "bf16";
-    case NumberFormat::kQ8:
-      return "q8";
-    case NumberFormat::kQ4:
-      return "q4";
-    case NumberFormat::kKivi4:
-      return "kivi4";
-    case NumberFormat::kKivi2:
-      return "kivi2";
-  }
-  return "?";
-}
-
-std::optional<NumberFormat> ParseNumberFormat(std::string_view name) {
-  for (const auto format :
-       {NumberFormat::kF32, NumberFormat::kF16, NumberFormat::kBF16, NumberFormat::kQ8,
-        NumberFormat::kQ4, NumberFormat::kKivi4, NumberFormat::kKivi2}) {
-    if (Name(format) == name) {
-      return format;
-    }
-  }
-  return std::nullopt;
-}
 
 PageLayout::PageLayout(KvFormat format, const CacheGeometry& geometry)
     : format_(format),
@@ -328,10 +263,16 @@ void WriteGroup(const PageLayout& layout, std::byte* page, int head, int first_s
                 std::span<const float> keys, std::span<const float> values) {
   Check(first_slot % kGroupSlots == 0, "a group starts at a half page");
   const auto dim = static_cast<std::size_t>(layout.head_dim());
-  if (IsBlocked(layout.format().keys)) {
-    WriteKeyBlocks(layout, page + layout.KeyOffset(head, first_slot), keys);
-  } else if (IsGrouped(layout.format().keys)) {
-    WriteKeyGroup(layout, page + layout.KeyOffset(head, first_slot), keys);
+  std::vector<float> rotated_keys;
+  std::vector<float> rotated_values;
+  if (layout.rotated_keys()) {
+    keys = rotated_keys = Rotated(keys, dim);
+  }
+  if (layout.rotated_values()) {
+    values = rotated_values = Rotated(values, dim);
+  }
+  if (IsGrouped(layout.format().keys)) {
+    WriteGroupedKeys(layout, page + layout.KeyOffset(head, first_slot), keys);
   }
   for (int s = 0; s < kGroupSlots; ++s) {
     const std::size_t row = static_cast<std::size_t>(s) * dim;
@@ -339,8 +280,8 @@ void WriteGroup(const PageLayout& layout, std::byte* page, int head, int first_s
       WritePlainKey(layout, page, head, first_slot + s, keys.subspan(row, dim));
     }
     if (IsGrouped(layout.format().values)) {
-      WriteValueGroups(layout, page + layout.ValueOffset(head), first_slot + s,
-                       values.subspan(row, dim));
+      WriteGroupedValue(layout, page + layout.ValueOffset(head), first_slot + s,
+                        values.subspan(row, dim));
     } else {
       WritePlainValue(layout, page, head, first_slot + s, values.subspan(row, dim));
     }
@@ -354,8 +295,9 @@ void ReadKey(const PageLayout& layout, const std::byte* page, int head, int slot
   for (int c = 0; c < layout.head_dim(); ++c) {
     float& number = out[static_cast<std::size_t>(c)];
     if (IsGrouped(format)) {
-      number = Dequantize(format, block + KeyCodes(format, c),
-                          block + KeyScaleOffset(layout, slot, c), slot % kGroupSlots);
+      number = Dequantize(
+          format, GetCode(Traits(format).bits, block + KeyCodes(format, c), slot % kGroupSlots),
+          LoadScale(format, block, KeyScalePlace(layout, slot, c)));
     } else {
       number = LoadNumber(format, block + NumberBytes(format) * PlainKeyIndex(slot, c));
     }
@@ -368,12 +310,14 @@ void ReadValue(const PageLayout& layout, const std::byte* page, int head, int sl
   const std::byte* block = page + layout.ValueOffset(head);
   for (int c = 0; c < layout.head_dim(); ++c) {
     float& number = out[static_cast<std::size_t>(c)];
-    const int index = slot * layout.head_dim() + c;
     if (IsGrouped(format)) {
-      number = Dequantize(format, block + CodeBytes(format, index - c % kGroupSlots),
-                          block + ValueScaleOffset(layout, slot, c / kGroupSlots), c % kGroupSlots);
+      number = Dequantize(
+          format,
+          GetCode(Traits(format).bits, block + ValueCodes(layout, slot, c), c % kGroupSlots),
+          LoadScale(format, block, ValueScalePlace(layout, slot, c)));
     } else {
-      number = LoadNumber(format, block + NumberBytes(format) * static_cast<std::size_t>(index));
+      const auto index = static_cast<std::size_t>(slot * layout.head_dim() + c);
+      number = LoadNumber(format, block + NumberBytes(format) * index);
     }
   }
 }

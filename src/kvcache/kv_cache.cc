@@ -8,30 +8,30 @@
 #include "base/check.h"
 
 namespace vericache {
-namespace {
-
-std::optional<PageLayout> LayoutOf(std::optional<KvFormat> format, const CacheGeometry& geometry) {
-  if (!format) {
-    return std::nullopt;
-  }
-  return PageLayout(*format, geometry);
-}
-
-}  // namespace
 
 KvCache::KvCache(PagePool& pool, PageKind kind, const CacheGeometry& geometry, KvFormat tail,
-                 std::optional<KvFormat> packed)
+                 const PackedFormats& packed)
     : pool_(&pool),
       kind_(kind),
       geometry_(geometry),
       tail_layout_(tail, geometry),
-      packed_layout_(LayoutOf(packed, geometry)),
       layers_(static_cast<std::size_t>(geometry.layers)) {
   Check(!IsGrouped(tail), "rows are appended one at a time, so the tail is plain");
+  for (int i = 0; i < geometry.layers; ++i) {
+    for (const KvFormat format : packed.at(LayerId{i})) {
+      at(LayerId{i}).packed.push_back({.layout = PageLayout(format, geometry), .segment = {}});
+    }
+  }
 }
 
 int KvCache::tail_slots(LayerId layer) const { return at(layer).tail.end - at(layer).tail.begin; }
-int KvCache::packed_slots(LayerId layer) const { return at(layer).packed.end; }
+int KvCache::packed_slots(LayerId layer) const {
+  int slots = 0;
+  for (const Part& part : at(layer).packed) {
+    slots += part.segment.end;
+  }
+  return slots;
+}
 int KvCache::slots(LayerId layer) const { return packed_slots(layer) + tail_slots(layer); }
 
 bool KvCache::Grow(Segment& segment, const PageLayout& layout, int end, bool zeroed) {
@@ -92,7 +92,8 @@ bool KvCache::Extend(int rows) {
 bool KvCache::ExtendForLoad(int slots) {
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     Segment& tail = layers_[i].tail;
-    Check(tail.end % kPageSlots == 0 && layers_[i].packed.end == 0, "pages are loaded as a whole");
+    Check(tail.end % kPageSlots == 0 && packed_slots(LayerId{static_cast<int>(i)}) == 0,
+          "pages are loaded as a whole");
     if (!Grow(tail, tail_layout_, tail.end + slots, /*zeroed=*/false)) {
       for (std::size_t j = 0; j < i; ++j) {
         Shrink(layers_[j].tail, tail_layout_, layers_[j].tail.end - slots);
@@ -108,7 +109,7 @@ void KvCache::ShareFront(const KvCache& other, int slots) {
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     Segment& to = layers_[i].tail;
     const Segment& from = other.layers_[i].tail;
-    Check(to.end == 0 && layers_[i].packed.end == 0, "an empty cache begins with them");
+    Check(this->slots(LayerId{static_cast<int>(i)}) == 0, "an empty cache begins with them");
     Check(from.begin == 0 && slots <= from.end, "the other one has them");
     to.pages.assign(from.pages.begin(), from.pages.begin() + slots / kPageSlots);
     to.addresses.assign(from.addresses.begin(), from.addresses.begin() + slots / kPageSlots);
@@ -173,20 +174,20 @@ bool KvCache::AppendTail(const KvCache& other, int first, int rows) {
   return true;
 }
 
-bool KvCache::AppendGroup(LayerId layer, std::span<const float> keys,
+bool KvCache::AppendGroup(LayerId layer, int part, std::span<const float> keys,
                           std::span<const float> values) {
-  Check(packed_layout_.has_value(), "the cache has a packed format");
-  Segment& packed = at(layer).packed;
-  const int slot = packed.end;
-  if (!Grow(packed, *packed_layout_, slot + kGroupSlots)) {
+  Part& packed = at(layer).packed.at(static_cast<std::size_t>(part));
+  const int slot = packed.segment.end;
+  if (!Grow(packed.segment, packed.layout, slot + kGroupSlots)) {
     return false;
   }
+  std::byte* const page = packed.segment.addresses[static_cast<std::size_t>(slot / kPageSlots)];
   const std::size_t head_floats =
       static_cast<std::size_t>(kGroupSlots) * static_cast<std::size_t>(geometry_.head_dim);
   for (int head = 0; head < geometry_.kv_heads; ++head) {
     const std::size_t at = static_cast<std::size_t>(head) * head_floats;
-    WriteGroup(*packed_layout_, packed.addresses[static_cast<std::size_t>(slot / kPageSlots)], head,
-               slot % kPageSlots, keys.subspan(at, head_floats), values.subspan(at, head_floats));
+    WriteGroup(packed.layout, page, head, slot % kPageSlots, keys.subspan(at, head_floats),
+               values.subspan(at, head_floats));
   }
   return true;
 }
@@ -202,9 +203,9 @@ void KvCache::ReadTail(LayerId layer, int tail_slot, int head, std::span<float> 
 
 bool KvCache::Pack(int residual) {
   const bool any = std::any_of(layers_.begin(), layers_.end(), [residual](const Layer& layer) {
-    return layer.tail.end - layer.tail.begin >= residual + kGroupSlots;
+    return !layer.packed.empty() && layer.tail.end - layer.tail.begin >= residual + kGroupSlots;
   });
-  if (!packed_layout_ || !any) {
+  if (!any) {
     return true;
   }
   const auto dim = static_cast<std::size_t>(geometry_.head_dim);
@@ -212,7 +213,7 @@ bool KvCache::Pack(int residual) {
   std::vector<float> values(keys.size());
   for (int i = 0; i < geometry_.layers; ++i) {
     const LayerId layer{i};
-    while (tail_slots(layer) >= residual + kGroupSlots) {
+    while (packed_parts(layer) > 0 && tail_slots(layer) >= residual + kGroupSlots) {
       for (int head = 0; head < geometry_.kv_heads; ++head) {
         for (int s = 0; s < kGroupSlots; ++s) {
           const std::size_t row = static_cast<std::size_t>(head * kGroupSlots + s) * dim;
@@ -220,7 +221,7 @@ bool KvCache::Pack(int residual) {
                    std::span(values).subspan(row, dim));
         }
       }
-      if (!AppendGroup(layer, keys, values)) {
+      if (!AppendGroup(layer, /*part=*/0, keys, values)) {
         return false;
       }
       DropFront(at(layer).tail, tail_layout_, kGroupSlots);
@@ -254,7 +255,9 @@ std::vector<std::byte> KvCache::Saved() const {
     }
   };
   for (const Layer& layer : layers_) {
-    add_segment(layer.packed, packed_layout_ ? packed_layout_->page_bytes() : 0);
+    for (const Part& part : layer.packed) {
+      add_segment(part.segment, part.layout.page_bytes());
+    }
     add_segment(layer.tail, tail_layout_.page_bytes());
   }
   return saved;
@@ -269,10 +272,10 @@ bool KvCache::Restore(std::span<const std::byte> saved) {
     saved = saved.subspan(count);
     return true;
   };
-  const auto take_segment = [&](Segment& segment, const PageLayout& layout, bool may_hold) {
+  const auto take_segment = [&](Segment& segment, const PageLayout& layout) {
     SavedSegment range;
     if (!take(&range, sizeof(range)) || range.begin < 0 || range.begin >= kPageSlots ||
-        range.end < range.begin || (!may_hold && range.end > 0) ||
+        range.end < range.begin ||
         static_cast<std::size_t>(range.end) / kPageSlots > saved.size() / layout.page_bytes() ||
         !Grow(segment, layout, range.end, /*zeroed=*/false)) {
       return false;
@@ -281,23 +284,26 @@ bool KvCache::Restore(std::span<const std::byte> saved) {
     return std::ranges::all_of(segment.addresses,
                                [&](std::byte* page) { return take(page, layout.page_bytes()); });
   };
-  for (Layer& layer : layers_) {
-    Check(layer.packed.end == 0 && layer.tail.end == 0, "an empty cache is restored");
-    if (!take_segment(layer.packed, packed_layout_ ? *packed_layout_ : tail_layout_,
-                      packed_layout_.has_value()) ||
-        !take_segment(layer.tail, tail_layout_, true)) {
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    Check(slots(LayerId{static_cast<int>(i)}) == 0, "an empty cache is restored");
+    for (Part& part : layers_[i].packed) {
+      if (!take_segment(part.segment, part.layout)) {
+        return false;
+      }
+    }
+    if (!take_segment(layers_[i].tail, tail_layout_)) {
       return false;
     }
   }
   return saved.empty();
 }
 
-SegmentView KvCache::packed_view(LayerId layer) const {
-  const Segment& packed = at(layer).packed;
-  return {.layout = packed_layout_ ? &*packed_layout_ : nullptr,
-          .pages = packed.addresses,
-          .begin = packed.begin,
-          .end = packed.end};
+SegmentView KvCache::packed_view(LayerId layer, int part) const {
+  const Part& packed = at(layer).packed[static_cast<std::size_t>(part)];
+  return {.layout = &packed.layout,
+          .pages = packed.segment.addresses,
+          .begin = packed.segment.begin,
+          .end = packed.segment.end};
 }
 
 SegmentView KvCache::tail_view(LayerId layer) const {
@@ -305,10 +311,13 @@ SegmentView KvCache::tail_view(LayerId layer) const {
   return {.layout = &tail_layout_, .pages = tail.addresses, .begin = tail.begin, .end = tail.end};
 }
 
+Bytes LayerBytes(const CacheGeometry& geometry, KvFormat format, int slots) {
+  return Bytes{PageLayout(format, geometry).page_bytes()} *
+         static_cast<std::uint64_t>(PageGroups(slots));
+}
+
 Bytes PlainCacheBytes(const CacheGeometry& geometry, KvFormat format, int slots) {
-  const PageLayout layout(format, geometry);
-  return Bytes{layout.page_bytes()} * static_cast<std::uint64_t>(PageGroups(slots)) *
-         static_cast<std::uint64_t>(geometry.layers);
+  return LayerBytes(geometry, format, slots) * static_cast<std::uint64_t>(geometry.layers);
 }
 
 }  // namespace vericache

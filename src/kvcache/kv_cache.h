@@ -2,8 +2,8 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/types.h"
@@ -23,18 +23,37 @@ struct SegmentView {
   int slots() const { return end - begin; }
 };
 
-// Per layer, `packed` slots in a grouped format (empty where the format is plain), then `tail`
-// slots in a plain one, in the order of their positions. New rows go to the tail; Pack moves the
-// oldest rows of the tail into the packed part, a group at a time.
+// The formats of each layer's packed parts.
+class PackedFormats {
+ public:
+  PackedFormats() = default;  // nothing is packed
+  // One part, in every layer.
+  PackedFormats(KvFormat format) : layers_{{format}} {}  // NOLINT(google-explicit-constructor)
+  // Each layer's own; the cache has as many layers.
+  explicit PackedFormats(std::vector<std::vector<KvFormat>> layers) : layers_(std::move(layers)) {}
+
+  std::span<const KvFormat> at(LayerId layer) const {
+    if (layers_.empty()) {
+      return {};
+    }
+    return layers_[layers_.size() == 1 ? 0 : static_cast<std::size_t>(Raw(layer))];
+  }
+
+ private:
+  std::vector<std::vector<KvFormat>> layers_;
+};
+
+// Per layer, packed parts in formats of their own, usually one (none where nothing is quantized),
+// then a `tail` in a plain format. Within each, slots are in the order of their positions. New rows
+// go to the tail; Pack moves the oldest rows of the tail into the first part, a group at a time.
 //
 // A full cache is a tail alone: slot number = position. In a compressed cache slot j of a head is
-// that head's j-th kept position.
+// that head's j-th kept position, or of a split one the j-th of the part.
 class KvCache {
  public:
-  // `packed` is nullopt where nothing is ever quantized. `pool` must outlive the cache.
-  // Throws UserError where a format does not fit the geometry.
+  // `pool` must outlive the cache. Throws UserError where a format does not fit the geometry.
   KvCache(PagePool& pool, PageKind kind, const CacheGeometry& geometry, KvFormat tail,
-          std::optional<KvFormat> packed = std::nullopt);
+          const PackedFormats& packed = {});
 
   const CacheGeometry& geometry() const { return geometry_; }
   const PageLayout& tail_layout() const { return tail_layout_; }
@@ -80,13 +99,14 @@ class KvCache {
   // no room.
   [[nodiscard]] bool AppendTail(const KvCache& other, int first, int rows);
 
-  // Adds a packed group of kGroupSlots slots to a layer: keys and values are
+  // Adds a group of kGroupSlots slots to a packed part of a layer: keys and values are
   // [kv_heads][kGroupSlots][head_dim]. False where the pool has no room.
-  [[nodiscard]] bool AppendGroup(LayerId layer, std::span<const float> keys,
+  [[nodiscard]] bool AppendGroup(LayerId layer, int part, std::span<const float> keys,
                                  std::span<const float> values);
 
-  // While the tail holds at least `residual` + kGroupSlots slots: moves its oldest group into the
-  // packed part. Without a packed format nothing happens. False where the pool has no room.
+  // While a layer's tail holds at least `residual` + kGroupSlots slots: moves its oldest group into
+  // the first packed part. Where a layer has none nothing happens. False where the pool has no
+  // room.
   [[nodiscard]] bool Pack(int residual);
 
   // A tail slot of a layer, dequantized; slots count from the begin of the tail.
@@ -94,8 +114,9 @@ class KvCache {
                 std::span<float> value) const;
 
   int tail_slots(LayerId layer) const;
-  int packed_slots(LayerId layer) const;
-  SegmentView packed_view(LayerId layer) const;
+  int packed_parts(LayerId layer) const { return static_cast<int>(at(layer).packed.size()); }
+  int packed_slots(LayerId layer) const;  // of all parts
+  SegmentView packed_view(LayerId layer, int part) const;
   SegmentView tail_view(LayerId layer) const;
 
   // All that the cache holds, as bytes; and an empty cache of the same formats made from them.
@@ -116,8 +137,12 @@ class KvCache {
     int begin = 0;
     int end = 0;
   };
+  struct Part {
+    PageLayout layout;
+    Segment segment;
+  };
   struct Layer {
-    Segment packed;
+    std::vector<Part> packed;
     Segment tail;
   };
 
@@ -131,7 +156,6 @@ class KvCache {
   PageKind kind_;
   CacheGeometry geometry_;
   PageLayout tail_layout_;
-  std::optional<PageLayout> packed_layout_;
   std::vector<Layer> layers_;
   Bytes bytes_;
   Bytes peak_bytes_;
@@ -140,7 +164,8 @@ class KvCache {
 // Page groups of a cache of `slots` plain slots.
 constexpr int PageGroups(int slots) { return (slots + kPageSlots - 1) / kPageSlots; }
 
-// Bytes that a cache of `slots` plain slots in every layer takes.
+// Bytes that `slots` slots of one format take in one layer, and as many in every layer.
+Bytes LayerBytes(const CacheGeometry& geometry, KvFormat format, int slots);
 Bytes PlainCacheBytes(const CacheGeometry& geometry, KvFormat format, int slots);
 
 }  // namespace vericache

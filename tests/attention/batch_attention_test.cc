@@ -45,13 +45,15 @@ void ExpectRight(const BatchSpec& spec, const Batch& batch, std::size_t request)
   const int rows = spec.requests[request].rows;
   const float scale = 1.0F / std::sqrt(static_cast<float>(geometry.head_dim));
   for (int layer = 0; layer < geometry.layers; ++layer) {
-    const SegmentView packed = batch.cache(request).packed_view(LayerId{layer});
     const SegmentView tail = batch.cache(request).tail_view(LayerId{layer});
     for (int row = 0; row < rows; ++row) {
       for (int head = 0; head < spec.heads; ++head) {
         const int kv_head = head / (spec.heads / geometry.kv_heads);
-        VisibleRows visible(geometry.head_dim);
-        visible.Add(packed, kv_head, packed.begin, packed.end);
+        VisibleRows visible(geometry.head_dim, /*rotated_back=*/true);
+        for (int part = 0; part < batch.cache(request).packed_parts(LayerId{layer}); ++part) {
+          const SegmentView packed = batch.cache(request).packed_view(LayerId{layer}, part);
+          visible.Add(packed, kv_head, packed.begin, packed.end);
+        }
         visible.Add(tail, kv_head, tail.begin, tail.end - rows + row + 1);
         const std::size_t at = Size(row) * batch.query_floats() + Size(head) * dim;
         std::vector<float> query(dim);

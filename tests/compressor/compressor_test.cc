@@ -129,7 +129,7 @@ RC_GTEST_PROP(Compress, KeepsTheSelectedRowsBitForBitAndPacksTheOldest, (std::ui
         const PageLayout layout(kKivi, kGeometry);
         std::vector<std::byte> page(layout.page_bytes());
         WriteGroup(layout, page.data(), head, first % kPageSlots, keys, values);
-        const SegmentView view = compressed.packed_view(layer);
+        const SegmentView view = compressed.packed_view(layer, 0);
         std::vector<float> expected(32);
         std::vector<float> actual(32);
         for (int slot = first; slot < first + kGroupSlots; ++slot) {
@@ -219,6 +219,104 @@ RC_GTEST_PROP(StreamingLlm, KeepsTheSinksAndTheMostRecent, ()) {
       const bool sink = i < std::min(StreamingLlm::kSinks, count - 1);
       RC_ASSERT(kept[Size(i)] == (sink ? i : positions - count + i));
     }
+  }
+}
+
+// Each layer by its own recipe: as many slots, in such parts, as it says.
+TEST(Compress, LayersMayDiffer) {
+  RandomData random(11);
+  PagePool pool(Bytes{1U << 24U});
+  KvCache full(pool, PageKind::kTransient, kGeometry, kBf16);
+  testing::FillTail(full, 300, random);
+  Compressor compressor{.name = "random", .scorer = std::make_unique<RandomScorer>(5)};
+  compressor.layers = {{.keep = 0.5, .format = kKivi, .split = std::nullopt},
+                       {.keep = std::nullopt, .format = std::nullopt, .split = std::nullopt}};
+  const KvCache cache = Compress(
+      compressor, {.full = full, .taps = nullptr, .positions = 300, .heads = 3}, 0.1, pool);
+  EXPECT_EQ(cache.packed_slots(LayerId{0}), 128);
+  EXPECT_EQ(cache.slots(LayerId{0}), 150);
+  EXPECT_EQ(cache.packed_parts(LayerId{1}), 0);
+  EXPECT_EQ(cache.slots(LayerId{1}), 30);
+  EXPECT_TRUE(compressor.takes_keep());
+  compressor.layers[1].keep = 1.0;
+  EXPECT_FALSE(compressor.takes_keep());
+}
+
+// Of the kept positions that are packed, those of the highest scores are in the first part, the
+// others in the second, both in order.
+RC_GTEST_PROP(Compress, SplitsByScore, (std::uint32_t seed)) {
+  RandomData random(seed);
+  PagePool pool(Bytes{1U << 24U});
+  const int positions = 33 + random.Below(300);
+  KvCache full(pool, PageKind::kTransient, kGeometry, kBf16);
+  testing::FillTail(full, positions, random);
+  // Plain formats on both sides, so that rows are what they were.
+  Compressor compressor{
+      .name = "random",
+      .scorer = std::make_unique<RandomScorer>(seed),
+      .format = kBf16,
+      .residual = random.Below(50),
+      .split = Split{.low = kBf16, .high_share = (1 + random.Below(100)) / 100.0}};
+  const bool scored = random.Below(4) > 0;
+  if (!scored) {
+    compressor.scorer = nullptr;
+  }
+  const double keep = scored ? (20 + random.Below(81)) / 100.0 : 1.0;
+  const PromptView prompt{.full = full, .taps = nullptr, .positions = positions, .heads = 3};
+  const KvCache cache = Compress(compressor, prompt, keep, pool);
+  const int count = KeptPositions(positions, keep);
+  const LayerSlots slots = SlotsOf(compressor.recipe(LayerId{0}), compressor.residual, count);
+  RC_ASSERT(slots.high % kGroupSlots == 0 && slots.low % kGroupSlots == 0);
+  RC_ASSERT(slots.high + slots.low + slots.tail == count);
+  RC_ASSERT(slots.high >= compressor.split->high_share * (slots.high + slots.low) - 1e-3);
+  for (int i = 0; i < kGeometry.layers; ++i) {
+    const LayerId layer{i};
+    const LayerScores scores = scored ? compressor.scorer->Scores(prompt, layer) : LayerScores{};
+    for (int head = 0; head < kGeometry.kv_heads; ++head) {
+      std::vector<int> kept(Size(count));
+      std::iota(kept.begin(), kept.end(), 0);
+      std::vector<float> worth(Size(positions));
+      std::iota(worth.begin(), worth.end(), 0.0F);
+      if (scored) {
+        worth = scores[Size(head)];
+        kept = Select(scores, count)[Size(head)];
+      }
+      std::vector<int> packed(kept.begin(), kept.begin() + slots.high + slots.low);
+      std::ranges::sort(packed, std::greater(), [&worth](int at) { return worth[Size(at)]; });
+      std::sort(packed.begin(), packed.begin() + slots.high);
+      std::sort(packed.begin() + slots.high, packed.end());
+      for (int slot = 0; slot < slots.high + slots.low; ++slot) {
+        const int part = slot < slots.high ? 0 : 1;
+        const int at = slot - (part == 0 ? 0 : slots.high);
+        const SegmentView view = cache.packed_view(layer, part);
+        std::vector<float> key(32);
+        ReadKey(*view.layout, view.pages[Size(at / kPageSlots)], head, at % kPageSlots, key);
+        const std::vector<float> row = ReadTail(full, layer, packed[Size(slot)], head);
+        RC_ASSERT(std::ranges::equal(key, std::span(row).first(32)));
+      }
+    }
+  }
+}
+
+TEST(ProtectOutlierKeys, GivesThemAScalePerChannelAndSaysSo) {
+  const std::vector<bool> outliers = {false, true};
+  const std::vector<std::pair<std::string, NumberFormat>> changed = {
+      {"q4", NumberFormat::kKivi4},          {"q8r", NumberFormat::kQ8},
+      {"kivi2r", NumberFormat::kKivi2},      {"turboquant3", NumberFormat::kKivi4},
+      {"turboquant2", NumberFormat::kKivi2}, {"rotatekv4", NumberFormat::kKivi4}};
+  for (const auto& [name, keys] : changed) {
+    Compressor compressor = MakeCompressor(name);
+    const KvFormat before = *compressor.format;
+    ProtectOutlierKeys(compressor, outliers);
+    EXPECT_EQ(compressor.recipe(LayerId{0}).format, before) << name;
+    EXPECT_EQ(compressor.recipe(LayerId{1}).format, (KvFormat{keys, before.values})) << name;
+    EXPECT_NE(compressor.note.find("layers 1 "), std::string::npos) << compressor.note;
+  }
+  for (const char* name : {"none", "snapkv", "kivi4", "kivi2", "q8", "k=f16,v=q4r"}) {
+    Compressor compressor = MakeCompressor(name);
+    ProtectOutlierKeys(compressor, outliers);
+    EXPECT_TRUE(compressor.layers.empty()) << name;
+    EXPECT_EQ(compressor.note, "") << name;
   }
 }
 

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <string>
 #include <string_view>
@@ -52,8 +53,11 @@ TEST(MakeCompressor, CombinesAScorerAndAFormatInEitherOrder) {
 
 TEST(MakeCompressor, KnowsEveryNameThatItLists) {
   const std::vector<std::string> names = CompressorNames();
-  EXPECT_EQ(names, (std::vector<std::string>{"none", "streamingllm", "snapkv", "expectedattention",
-                                             "kvzip", "h2o", "q8", "q4", "kivi4", "kivi2"}));
+  for (const char* name : {"none", "streamingllm", "snapkv", "expectedattention", "kvzip", "h2o",
+                           "split", "q8", "q4r", "kivi2", "turboquant3", "rotatekv2"}) {
+    EXPECT_EQ(std::ranges::count(names, name), 1) << name;
+  }
+  EXPECT_EQ(std::ranges::count(names, "f16"), 0);
   for (const std::string& name : names) {
     EXPECT_EQ(MakeCompressor(name).name, name);
   }
@@ -79,6 +83,8 @@ TEST(MakeCompressor, TakesAFormatForKeysAndOneForValues) {
   EXPECT_EQ(both.format, (KvFormat{NumberFormat::kQ8, NumberFormat::kQ4}));
   EXPECT_EQ(both.residual, 0);
   EXPECT_EQ(both.scorer, nullptr);
+  EXPECT_EQ(MakeCompressor("k=q4r,v=turboquant2").format,
+            (KvFormat{NumberFormat::kQ4R, NumberFormat::kTurbo2}));
   EXPECT_EQ(MakeCompressor("k=kivi4").format, (KvFormat{NumberFormat::kKivi4, NumberFormat::kF16}));
   EXPECT_EQ(MakeCompressor("k=kivi4").residual, 128);
   const Compressor dropped = MakeCompressor("snapkv:window=8+v=kivi2,k=q8,residual=32");
@@ -86,6 +92,19 @@ TEST(MakeCompressor, TakesAFormatForKeysAndOneForValues) {
   EXPECT_EQ(dropped.residual, 32);
   EXPECT_EQ(dropped.needs().query_window, 8);
   for (const char* wrong : {"k=q5", "q=q8", "k=q8+v=q4", "k=q8+kivi4", "k=", "k=q8,k=q8"}) {
+    EXPECT_THROW(MakeCompressor(wrong), UserError) << wrong;
+  }
+}
+
+TEST(MakeCompressor, SplitsOverTwoFormats) {
+  const Compressor split =
+      MakeCompressor("snapkv+split:high=q8,high_values=q4,low=kivi2,share=0.1");
+  EXPECT_EQ(split.format, (KvFormat{NumberFormat::kQ8, NumberFormat::kQ4}));
+  ASSERT_TRUE(split.split);
+  EXPECT_EQ(split.split->low, kKivi2);
+  EXPECT_EQ(split.split->high_share, 0.1);
+  EXPECT_EQ(MakeCompressor("snapkv+kivi4").split, std::nullopt);
+  for (const char* wrong : {"split:share=0", "split:high=q5", "split+q4", "split:k=q8"}) {
     EXPECT_THROW(MakeCompressor(wrong), UserError) << wrong;
   }
 }

@@ -2,10 +2,13 @@
 // tokens and the logits behind them are those of full-cache decoding, bit for bit.
 #include <algorithm>
 #include <array>
+#include <filesystem>
+#include <fstream>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "compressor/profile.h"
 #include "gtest/gtest.h"
 #include "rapidcheck.h"
 #include "rapidcheck/gtest.h"
@@ -15,26 +18,34 @@
 namespace vericache {
 namespace {
 
-constexpr std::array<const char*, 20> kCompressors = {"none",
-                                                      "streamingllm",
-                                                      "snapkv",
-                                                      "expectedattention",
-                                                      "expectedattention:future=9,recent=3+kivi2",
-                                                      "snapkv:refresh=0.5",
-                                                      "snapkv:refresh=1,refresh-queries=3+kivi4",
-                                                      "expectedattention:refresh=0.3",
-                                                      "kvzip:chunk=200",
-                                                      "kvzip:recent=4,refresh=0.5+kivi4",
-                                                      "h2o",
-                                                      "h2o:recent=0+kivi2",
-                                                      "kivi4",
-                                                      "kivi2",
-                                                      "q8",
-                                                      "q4",
-                                                      "k=q8,v=kivi2",
-                                                      "snapkv+kivi4",
-                                                      "snapkv:window=5,kernel=3+k=kivi4,v=q4",
-                                                      "streamingllm:sinks=1+kivi2:residual=32"};
+constexpr std::array kCompressors = {"none",
+                                     "streamingllm",
+                                     "snapkv",
+                                     "expectedattention",
+                                     "expectedattention:future=9,recent=3+kivi2",
+                                     "snapkv:refresh=0.5",
+                                     "snapkv:refresh=1,refresh-queries=3+kivi4",
+                                     "expectedattention:refresh=0.3",
+                                     "kvzip:chunk=200",
+                                     "kvzip:recent=4,refresh=0.5+kivi4",
+                                     "h2o",
+                                     "h2o:recent=0+kivi2",
+                                     "kivi4",
+                                     "kivi2",
+                                     "q8",
+                                     "q4",
+                                     "turboquant4",
+                                     "rotatekv2",
+                                     "snapkv+split",
+                                     "snapkv:refresh=0.5+split:high=kivi4,low=kivi2",
+                                     "split:high=kivi4,low=turboquant2,share=0.5",
+                                     "k=q8r,v=q4r",
+                                     "k=q8,v=kivi2",
+                                     "snapkv+kivi4",
+                                     "snapkv+turboquant3",
+                                     "streamingllm+k=kivi2r,v=turboquant2",
+                                     "snapkv:window=5,kernel=3+k=kivi4,v=q4",
+                                     "streamingllm:sinks=1+kivi2:residual=32"};
 
 // Uniform over [first, end) however small RapidCheck's size is; shrinks towards `first`.
 template <typename T>
@@ -106,10 +117,38 @@ SamplingOptions AnySampling() {
           .seed = Within<std::uint64_t>(0, 1000)};
 }
 
+// A profile of any keep ratios and formats, written into `folder`.
+std::string AnyProfile(int layers, const std::filesystem::path& folder) {
+  const auto any = [] {
+    return kNumberFormats[Within<std::size_t>(0, kNumberFormats.size())].format;
+  };
+  Profile profile{.model = "tiny",
+                  .scorer = *rc::gen::element("", "snapkv", "streamingllm"),
+                  .residual = *rc::gen::element(0, 40),
+                  .layers = {}};
+  for (int i = 0; i < layers; ++i) {
+    LayerRecipe& layer = profile.layers.emplace_back();
+    layer.keep = *rc::gen::element(0.05, 0.3, 1.0);
+    if (Within(0, 4) > 0) {
+      layer.format = KvFormat{any(), any()};
+      if (Within(0, 3) == 0) {
+        layer.split = Split{.low = {any(), any()}, .high_share = 0.4};
+      }
+    }
+  }
+  const std::filesystem::path path = folder / "profile.json";
+  std::ofstream(path) << ToText(profile);
+  return path.string();
+}
+
 RC_GTEST_PROP(LosslessProperty, EqualsFull, ()) {
   const TinyModel tiny = AnyModel();
+  const TempDir folder;
   EngineOptions options;
   options.compressor = kCompressors[Within<std::size_t>(0, kCompressors.size())];
+  if (Within(0, 4) == 0) {
+    options.compressor = "profile:" + AnyProfile(tiny.layers, folder.path());
+  }
   options.keep = *rc::gen::element(0.02, 0.05, 0.2, 0.5, 1.0);
   options.draft_length = *rc::gen::element(1, 2, 4, 7, 16, 40);
   options.batch = Within(1, 6);
@@ -134,7 +173,6 @@ RC_GTEST_PROP(LosslessProperty, EqualsFull, ()) {
   options.policy =
       *rc::gen::element(Policy::kVeriCache, Policy::kAuto, Policy::kLockstep, Policy::kFull);
   options.adaptive_draft = Within(0, 4) == 0;
-  const TempDir folder;
   switch (Within(0, 3)) {
     case 0:
       break;  // read in place
@@ -194,7 +232,7 @@ RC_GTEST_PROP(LosslessProperty, EqualsFull, ()) {
   RC_ASSERT(engine.fast_memory_peak() <= options.fast_memory);
 
   const Acceptance acceptance = AcceptanceOf(results);
-  RC_TAG(options.compressor);
+  RC_TAG(options.compressor.substr(0, options.compressor.find(folder.path().string())));
   RC_CLASSIFY(acceptance.drafted > 0 && acceptance.accepted == acceptance.drafted, "all accepted");
   RC_CLASSIFY(acceptance.accepted > 0 && acceptance.accepted < acceptance.drafted, "some accepted");
   RC_CLASSIFY(acceptance.drafted > 0 && acceptance.accepted == 0, "none accepted");

@@ -64,33 +64,42 @@ std::vector<float> AnyFloats(RandomData& random, std::size_t count) {
 
 TEST(FormatName, IsTheOneOfTheCommandLine) {
   EXPECT_EQ(Name(NumberFormat::kF32), "f32");
-  EXPECT_EQ(Name(NumberFormat::kF16), "f16");
   EXPECT_EQ(Name(NumberFormat::kBF16), "bf16");
-  EXPECT_EQ(Name(NumberFormat::kKivi4), "kivi4");
+  EXPECT_EQ(Name(NumberFormat::kQ4R), "q4r");
   EXPECT_EQ(Name(NumberFormat::kKivi2), "kivi2");
-  for (const auto format : {NumberFormat::kF32, NumberFormat::kBF16, NumberFormat::kQ8,
-                            NumberFormat::kQ4, NumberFormat::kKivi2}) {
+  EXPECT_EQ(Name(NumberFormat::kTurbo3), "turboquant3");
+  for (std::size_t i = 0; i < kNumberFormats.size(); ++i) {
+    const NumberFormat format = kNumberFormats[i].format;
+    EXPECT_EQ(static_cast<std::size_t>(format), i);
     EXPECT_EQ(ParseNumberFormat(Name(format)), format);
   }
   EXPECT_EQ(ParseNumberFormat("q5"), std::nullopt);
 }
 
-TEST(PageLayout, TakesTheDocumentedBits) {
-  // A KIVI group of 32 has two 16-bit numbers beside its codes, a block of q8 or q4 has one: one
-  // more bit a number, and half a bit.
-  const struct {
-    NumberFormat format;
-    std::size_t half_bits;
-  } kBits[] = {{NumberFormat::kF32, 64}, {NumberFormat::kF16, 32}, {NumberFormat::kBF16, 32},
-               {NumberFormat::kQ8, 17},  {NumberFormat::kQ4, 9},   {NumberFormat::kKivi4, 10},
-               {NumberFormat::kKivi2, 6}};
-  for (const auto& keys : kBits) {
-    for (const auto& values : kBits) {
-      for (const int head_dim : {32, 64, 96, 128, 256}) {
-        const PageLayout layout({keys.format, values.format}, Geometry(3, head_dim));
-        EXPECT_EQ(layout.page_bytes() * 16,
-                  Size(3 * kPageSlots * head_dim) * (keys.half_bits + values.half_bits))
-            << Name(keys.format) << ' ' << Name(values.format) << ' ' << head_dim;
+// Bytes of a row of `dim` numbers: the codes that a format's name says, and half precision numbers
+// for each 32 of them, two of KIVI and RotateKV, one of q8 and q4; of TurboQuant one for the row.
+std::size_t DocumentedRowBytes(NumberFormat format, int dim) {
+  const std::string name(Name(format));
+  const std::size_t codes = Size(dim * Traits(format).bits) / 8;
+  if (!IsGrouped(format)) {
+    return codes;
+  }
+  EXPECT_EQ(std::string(1, name[name.find_first_of("2348")]), std::to_string(Traits(format).bits));
+  if (name.starts_with("turboquant")) {
+    return codes + 2;
+  }
+  return codes + Size(dim) / 32 * (name.starts_with("q") ? 2 : 4);
+}
+
+TEST(PageLayout, TakesTheDocumentedBytes) {
+  for (const FormatTraits& keys : kNumberFormats) {
+    for (const FormatTraits& values : kNumberFormats) {
+      for (const int dim : {32, 64, 96, 128, 256}) {
+        const PageLayout layout({keys.format, values.format}, Geometry(3, dim));
+        EXPECT_EQ(layout.page_bytes(),
+                  Size(3 * kPageSlots) * (DocumentedRowBytes(keys.format, dim) +
+                                          DocumentedRowBytes(values.format, dim)))
+            << keys.name << ' ' << values.name << ' ' << dim;
       }
     }
   }
@@ -178,10 +187,8 @@ RC_GTEST_PROP(PlainFormat, KeepsWhatItReadBitForBit, (std::uint32_t seed)) {
 
 RC_GTEST_PROP(AnyFormat, ReadKeyHalfIsReadKeyTransposed, (std::uint32_t seed)) {
   RandomData random(seed);
-  const NumberFormat formats[] = {NumberFormat::kF32,  NumberFormat::kF16, NumberFormat::kBF16,
-                                  NumberFormat::kQ8,   NumberFormat::kQ4,  NumberFormat::kKivi4,
-                                  NumberFormat::kKivi2};
-  const KvFormat format{formats[random.Below(7)], formats[random.Below(7)]};
+  const auto any = [&random] { return kNumberFormats[Size(random.Below(16))].format; };
+  const KvFormat format{any(), any()};
   const int dim = 32 * (1 + random.Below(8));
   const PageLayout layout(format, Geometry(2, dim));
   std::vector<std::byte> page(layout.page_bytes());

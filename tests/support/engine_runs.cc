@@ -4,6 +4,7 @@
 #include <random>
 #include <utility>
 
+#include "engine/compressor_for.h"
 #include "engine/memory_plan.h"
 
 namespace vericache {
@@ -89,7 +90,8 @@ Bytes FastMemoryNeed(const Model& model, const EngineOptions& options, const Pro
   const int new_tokens = std::min(prompt.max_tokens, model.params().context - size + 1);
   const CacheGeometry geometry = model.params().geometry();
   const Bytes caches =
-      PlanCaches(geometry, {}, options, MakeCompressor(options.compressor), size, new_tokens).fast;
+      PlanCaches(geometry, {}, options, CompressorFor(options.compressor, model), size, new_tokens)
+          .fast;
   if (!Reloads(options) || options.policy == Policy::kFull) {
     return caches;
   }

@@ -1,8 +1,11 @@
 // Attention in float64 over what a cache's formats define, and how far a float32 kernel may be off.
+// Its rotation is another one than kvcache/rotation.h: the matrix itself, in float64.
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <span>
 #include <vector>
@@ -13,6 +16,24 @@
 
 namespace vericache::testing {
 
+// The rotated formats' rotation back, by the matrix: entry (i, j) of a Walsh-Hadamard matrix is -1
+// where i and j share an odd number of ones.
+inline std::vector<double> RotatedBack(std::span<const float> row) {
+  constexpr std::uint64_t kSigns[] = {0x243F6A8885A308D3U, 0x13198A2E03707344U, 0xA4093822299F31D0U,
+                                      0x082EFA98EC4E6C89U};
+  const std::size_t size = row.size() & -row.size();
+  std::vector<double> back(row.size());
+  for (std::size_t i = 0; i < row.size(); ++i) {
+    for (std::size_t j = 0; j < size; ++j) {
+      const bool minus = std::popcount(i % size & j) % 2 == 1;
+      back[i] += (minus ? -1.0 : 1.0) * static_cast<double>(row[i / size * size + j]);
+    }
+    const bool flipped = (kSigns[i / 64 % 4] >> (i % 64) & 1U) != 0;
+    back[i] *= (flipped ? -1.0 : 1.0) / std::sqrt(static_cast<double>(size));
+  }
+  return back;
+}
+
 // Result of one query, and the bound of a float32 computation's error in each number of it.
 struct OracleResult {
   std::vector<double> out;
@@ -22,7 +43,9 @@ struct OracleResult {
 // Keys and values of one head that a query may see, dequantized.
 class VisibleRows {
  public:
-  explicit VisibleRows(int head_dim) : dim_(Size(head_dim)) {}
+  // As the formats hold them, which kernels see; or rotated back, as attention is.
+  explicit VisibleRows(int head_dim, bool rotated_back = false)
+      : dim_(Size(head_dim)), rotated_back_(rotated_back) {}
 
   // Adds slots [begin, end) of `segment`.
   void Add(const SegmentView& segment, int head, int begin, int end) {
@@ -30,9 +53,9 @@ class VisibleRows {
     for (int slot = begin; slot < end; ++slot) {
       const std::byte* page = segment.pages[Size(slot / kPageSlots)];
       ReadKey(*segment.layout, page, head, slot % kPageSlots, row);
-      keys_.insert(keys_.end(), row.begin(), row.end());
+      Append(row, segment.layout->rotated_keys(), keys_);
       ReadValue(*segment.layout, page, head, slot % kPageSlots, row);
-      values_.insert(values_.end(), row.begin(), row.end());
+      Append(row, segment.layout->rotated_values(), values_);
     }
   }
 
@@ -43,6 +66,9 @@ class VisibleRows {
   // it errs by at most d = 2 (head_dim + 4) u sum |q_c| max_s |k_sc|, u = 2^-24. All weights are
   // then off by a factor within exp(+-(2d + 8u)), exp's own error and the merges' included, and
   // sums of n terms by n u more, relative to the largest value.
+  //
+  // Rotated back, the products are those of other numbers whose squares have the same sum: each is
+  // at most the root of it, and the sum of products at most sqrt(head_dim) times both roots.
   OracleResult Attend(std::span<const float> query) const {
     constexpr double kUnit = 0x1p-24;
     const std::size_t count = keys_.size() / dim_;
@@ -51,7 +77,7 @@ class VisibleRows {
     double most = -std::numeric_limits<double>::infinity();
     for (std::size_t s = 0; s < count; ++s) {
       for (std::size_t c = 0; c < dim_; ++c) {
-        scores[s] += static_cast<double>(query[c]) * static_cast<double>(keys_[s * dim_ + c]);
+        scores[s] += static_cast<double>(query[c]) * keys_[s * dim_ + c];
       }
       most = std::max(most, scores[s]);
     }
@@ -61,19 +87,27 @@ class VisibleRows {
       const double weight = std::exp(scores[s] - most);
       sum += weight;
       for (std::size_t c = 0; c < dim_; ++c) {
-        const auto value = static_cast<double>(values_[s * dim_ + c]);
+        const double value = values_[s * dim_ + c];
         result.out[c] += weight * value;
         largest_value = std::max(largest_value, std::abs(value));
       }
     }
     double magnitude = 0.0;
+    double query_square = 0.0;
+    double key_square = 0.0;
     for (std::size_t c = 0; c < dim_; ++c) {
       result.out[c] /= sum;
       double largest_key = 0.0;
       for (std::size_t s = 0; s < count; ++s) {
-        largest_key = std::max(largest_key, std::abs(static_cast<double>(keys_[s * dim_ + c])));
+        largest_key = std::max(largest_key, std::abs(keys_[s * dim_ + c]));
       }
       magnitude += std::abs(static_cast<double>(query[c])) * largest_key;
+      query_square += static_cast<double>(query[c]) * static_cast<double>(query[c]);
+      key_square += largest_key * largest_key;
+    }
+    if (rotated_back_) {
+      magnitude = std::sqrt(static_cast<double>(dim_) * query_square * key_square);
+      largest_value *= std::sqrt(static_cast<double>(dim_));
     }
     const double score_error = 2.0 * static_cast<double>(dim_ + 4) * kUnit * magnitude;
     const double factor =
@@ -83,9 +117,19 @@ class VisibleRows {
   }
 
  private:
+  void Append(std::span<const float> row, bool rotated, std::vector<double>& to) const {
+    if (rotated && rotated_back_) {
+      const std::vector<double> back = RotatedBack(row);
+      to.insert(to.end(), back.begin(), back.end());
+    } else {
+      to.insert(to.end(), row.begin(), row.end());
+    }
+  }
+
   std::size_t dim_;
-  std::vector<float> keys_;
-  std::vector<float> values_;
+  bool rotated_back_;
+  std::vector<double> keys_;
+  std::vector<double> values_;
 };
 
 // A Partial with its own memory, empty as before the first merge.

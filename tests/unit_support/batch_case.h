@@ -29,7 +29,7 @@ struct BatchSpec {
   CacheGeometry geometry{.layers = 2, .kv_heads = 2, .head_dim = 32};
   int heads = 6;
   KvFormat tail{NumberFormat::kF16, NumberFormat::kF16};
-  std::optional<KvFormat> packed;
+  std::vector<KvFormat> packed;  // parts; all but the first have up to three groups
   std::vector<RequestSpec> requests;
 };
 
@@ -43,12 +43,13 @@ class Batch {
       RandomData random(each.seed);
       Request& request = requests_.emplace_back();
       request.cache = std::make_unique<KvCache>(pool_, PageKind::kResident, spec.geometry,
-                                                spec.tail, spec.packed);
+                                                spec.tail, PackedFormats({spec.packed}));
       FillTail(*request.cache, each.cached, random);
       if (!request.cache->Pack(each.residual)) {
         requests_.clear();  // the test finds no request
         return;
       }
+      FillParts(*request.cache, random);
       for (int layer = 0; layer < spec.geometry.layers; ++layer) {
         request.queries.push_back(random.Floats(Size(each.rows) * query_floats()));
         request.keys.push_back(random.Floats(Size(each.rows) * key_floats()));
@@ -116,6 +117,20 @@ class Batch {
     int done = 0;
     std::vector<std::vector<float>> queries, keys, values, out;  // per layer
   };
+
+  void FillParts(KvCache& cache, RandomData& random) const {
+    for (int layer = 0; layer < spec_.geometry.layers; ++layer) {
+      for (int part = 1; part < cache.packed_parts(LayerId{layer}); ++part) {
+        for (int groups = random.Below(4); groups > 0; --groups) {
+          const std::size_t floats = key_floats() * Size(kGroupSlots);
+          if (!cache.AppendGroup(LayerId{layer}, part, random.Floats(floats),
+                                 random.Floats(floats))) {
+            return;
+          }
+        }
+      }
+    }
+  }
 
   // The rows of an iteration out of every request's `floats`, one after the other, then padding.
   std::vector<float> Gather(const Iteration& iteration, int layer, int rows, std::size_t row,
@@ -218,11 +233,10 @@ inline BatchSpec AnyBatch(RandomData& random, int requests, int longest, int mos
   spec.heads = spec.geometry.kv_heads * (1 + random.Below(5));
   spec.tail = {kTails[random.Below(3)], kTails[random.Below(3)]};
   if (random.Below(2) == 0) {
-    constexpr NumberFormat kKeys[] = {NumberFormat::kKivi4, NumberFormat::kKivi2, NumberFormat::kQ8,
-                                      NumberFormat::kQ4};
-    constexpr NumberFormat kValues[] = {NumberFormat::kF16, NumberFormat::kKivi4,
-                                        NumberFormat::kQ4};
-    spec.packed = {kKeys[random.Below(4)], kValues[random.Below(3)]};
+    const auto any = [&random] { return kNumberFormats[Size(random.Below(16))].format; };
+    for (int parts = 1 + random.Below(3); parts > 0; --parts) {
+      spec.packed.push_back({any(), any()});
+    }
   }
   const int count = 1 + random.Below(requests);
   for (int i = 0; i < count; ++i) {
