@@ -11,6 +11,7 @@ TAG=$(basename "$0")
 LLAMA_PACKAGE=llama_cpp_python
 LLAMA_VERSION=0.3.36
 LLAMA_SHA256=832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e
+OPENAI_VERSION=3.57.0
 LLAMA_FLAGS=(
   -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF
   -DGGML_NATIVE=ON -DGGML_OPENMP=OFF -DGGML_CCACHE=OFF
@@ -20,8 +21,8 @@ LLAMA_FLAGS=(
 )
 
 PACKAGES=(
-  build-essential cmake ninja-build ccache git python3 python3-pip
-  libcli11-dev nlohmann-json3-dev libxxhash-dev libhwy-dev liburing-dev
+  build-essential cmake ninja-build ccache git curl python3 python3-pip python3-venv
+  libcli11-dev nlohmann-json3-dev libxxhash-dev libhwy-dev liburing-dev prometheus-cpp-dev
   libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev
   # Debian 12's plain clang-tidy and clang-format, 14, do not know all of C++20.
   clang-tidy-19 clang-format-19
@@ -128,6 +129,19 @@ with command.main_context():
 PY
 }
 
+# get_openai_client: sets OPENAI_PYTHON to a Python that has the official client of OpenAI's API.
+get_openai_client() {
+  local venv=$CACHE/openai-$OPENAI_VERSION
+  OPENAI_PYTHON=$venv/bin/python
+  [[ -x $OPENAI_PYTHON ]] && return 0
+  say "installing the Python package openai $OPENAI_VERSION from PyPI"
+  rm -rf "$venv.part"
+  quietly "python3 -m venv failed (above)" python3 -m venv "$venv.part"
+  quietly "pip could not install openai (above); check the network and 'pip config list'" \
+    "$venv.part/bin/python" -m pip install --quiet --no-cache-dir "openai==$OPENAI_VERSION"
+  mv -T "$venv.part" "$venv"
+}
+
 # get_sdist FILE: leaves the verified source package there.
 get_sdist() {
   local sdist=$1 part=$1.part dir=$1.pip
@@ -148,11 +162,13 @@ get_sdist() {
   mv -f "$part" "$sdist"
 }
 
-# build_dependencies: builds static ggml and libllama once; sets LLAMA_PREFIX to where they are.
+# build_dependencies: builds static ggml, libllama and scripts/llama-parts once; sets LLAMA_PREFIX to
+# where they are.
 build_dependencies() {
   local key deps=$CACHE/deps
   key=$({
     echo "$LLAMA_SHA256" "${LLAMA_FLAGS[@]}"
+    cat "$ROOT"/scripts/llama-parts/*
     "${CC:-cc}" --version
     "${CXX:-c++}" --version
     cpu_flags
@@ -181,8 +197,15 @@ make_prefix() {
     -DCMAKE_INSTALL_PREFIX="$prefix" \
     -DCMAKE_C_COMPILER_LAUNCHER=ccache -DCMAKE_CXX_COMPILER_LAUNCHER=ccache
   compile "$work/build"
-  quietly "installing llama.cpp into the cache failed (above)" \
-    cmake --install "$work/build" --prefix "$work/prefix"
+  quietly "configuring further parts of llama.cpp failed (above)" \
+    cmake -S "$ROOT/scripts/llama-parts" -B "$work/parts" -G Ninja -DLLAMA_SOURCE="$work/src" \
+    -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_COMPILER_LAUNCHER=ccache
+  compile "$work/parts"
+  local built
+  for built in build parts; do
+    quietly "installing llama.cpp into the cache failed (above)" \
+      cmake --install "$work/$built" --prefix "$work/prefix"
+  done
   mv -T "$work/prefix" "$prefix"
   rm -rf "$work"
   say "built ggml and libllama in $((SECONDS - start)) s: $prefix"

@@ -103,6 +103,9 @@ int Engine::Submit(Prompt prompt) {
   request->result.prompt_tokens = need.prompt_tokens;
   request->result.sampling = prompt.sampling;
   request->sampler = RoundSampler(prompt.sampling);
+  if (prompt.grammar) {
+    request->grammars.push_back(*prompt.grammar);
+  }
   request->prompt = std::move(prompt);
   const int index = request->index;
   requests_.emplace(index, std::move(request));

@@ -28,6 +28,8 @@ struct EngineEvents {
   std::function<void(int index, KvCache& cache)> on_compressed;
   // Verified tokens (under lossy: drafted ones).
   std::function<void(int index, std::span<const TokenId> tokens)> on_tokens;
+  // A token more was drafted; those of a round are void once it is verified.
+  std::function<void(int index, TokenId token)> on_drafted;
   std::function<void(int index, const Result& result)> on_finish;
 };
 
@@ -130,6 +132,8 @@ class Engine {
   void Finish(Request& request);
   void Sweep();
   void Emit(Request& request, TokenId token, std::span<const float> logits);
+  void Tell(const Request& request, std::size_t from) const;
+  std::span<const float> Constrained(const Request& request, std::span<const float> logits);
 
   void AfterPrefill(Request& request, const RowGroup& group, std::span<const float> logits);
   void AfterDecode(Request& request, std::span<const float> logits);
@@ -167,6 +171,7 @@ class Engine {
   std::vector<Position> row_positions_;
   std::vector<int> row_outputs_;
   std::vector<AttentionTask> tasks_;
+  std::vector<float> constrained_;  // logits
 
   // Empty where nothing is moved or kept. The link is last, so that it stops before what it moves
   // goes.

@@ -1,6 +1,7 @@
 // What an iteration's logits mean for each request: the part of the engine that samples, verifies
 // and repairs.
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "base/check.h"
@@ -20,6 +21,12 @@ constexpr float kDoubt = 0.25F;
 }  // namespace
 
 void Engine::Emit(Request& request, TokenId token, std::span<const float> logits) {
+  if (!request.grammars.empty() && !request.grammars.front().Accept(token)) {
+    request.result.error = "none of the model's tokens goes on as the grammar wants";
+    request.result.finish_reason = FinishReason::kError;
+    request.finished = true;
+    return;
+  }
   request.digest.Add(logits);
   request.result.tokens.push_back(token);
   const bool end = options_.is_end && options_.is_end(token);
@@ -32,6 +39,41 @@ void Engine::Emit(Request& request, TokenId token, std::span<const float> logits
   }
 }
 
+// What the request's grammar leaves of the logits of the newest rows: drafts, verifies and decoding
+// see the same, so that drafts are accepted as without one. A greedy token that may come anyway
+// needs none of the work.
+std::span<const float> Engine::Constrained(const Request& request, std::span<const float> logits) {
+  if (request.grammars.empty()) {
+    return logits;
+  }
+  const auto vocabulary = static_cast<std::size_t>(model_.params().vocabulary);
+  const SamplingOptions& sampling = request.prompt.sampling;
+  const bool greedy = sampling.temperature == 0.0 && sampling.presence_penalty == 0.0 &&
+                      sampling.frequency_penalty == 0.0;
+  constrained_.assign(logits.begin(), logits.end());
+  const std::size_t rows = logits.size() / vocabulary;
+  for (std::size_t row = 0; row < rows; ++row) {
+    const Grammar& grammar = request.grammars[request.grammars.size() - rows + row];
+    const std::span<float> own = std::span(constrained_).subspan(row * vocabulary, vocabulary);
+    const TokenId best{static_cast<std::int32_t>(std::ranges::max_element(own) - own.begin())};
+    if (!greedy || !grammar.Allows(best)) {
+      grammar.Mask(own);
+      if (*std::ranges::max_element(own) == -std::numeric_limits<float>::infinity()) {
+        own[0] = 0.0F;  // something must be picked; Emit refuses it
+      }
+    }
+  }
+  return constrained_;
+}
+
+// What was emitted from token `from` on.
+void Engine::Tell(const Request& request, std::size_t from) const {
+  const std::span<const TokenId> tokens = std::span(request.result.tokens).subspan(from);
+  if (events_.on_tokens && !tokens.empty()) {
+    events_.on_tokens(request.index, tokens);
+  }
+}
+
 void Engine::AfterPrefill(Request& request, const RowGroup& group, std::span<const float> logits) {
   request.prefilled += group.rows;
   if (events_.on_prefill) {
@@ -41,7 +83,8 @@ void Engine::AfterPrefill(Request& request, const RowGroup& group, std::span<con
   if (request.prefilled < request.prompt_size()) {
     return;
   }
-  const TokenId token = request.sampler.Sample(logits, Position{request.prompt_size() - 1});
+  const TokenId token =
+      request.sampler.Sample(Constrained(request, logits), Position{request.prompt_size() - 1});
   Emit(request, token, logits);
   if (options_.policy != Policy::kFull && !request.finished) {
     MakeCompressed(request);
@@ -50,9 +93,7 @@ void Engine::AfterPrefill(Request& request, const RowGroup& group, std::span<con
   }
   request.decoding_since = Request::Clock::now();
   request.result.prefill_s = Request::SecondsBetween(request.started, request.decoding_since);
-  if (events_.on_tokens) {
-    events_.on_tokens(request.index, std::span(&token, 1));
-  }
+  Tell(request, 0);
   if (request.finished) {
     Finish(request);
   }
@@ -105,13 +146,12 @@ void Engine::MakeCompressed(Request& request) {
 }
 
 void Engine::AfterDecode(Request& request, std::span<const float> logits) {
-  const TokenId token =
-      request.sampler.Sample(logits, Position{request.position()}, {request.result.tokens, {}});
+  const std::size_t before = request.result.tokens.size();
+  const TokenId token = request.sampler.Sample(
+      Constrained(request, logits), Position{request.position()}, {request.result.tokens, {}});
   Emit(request, token, logits);
   scheduler_.Decoded(request.index);
-  if (events_.on_tokens) {
-    events_.on_tokens(request.index, std::span(&token, 1));
-  }
+  Tell(request, before);
   if (request.finished) {
     Finish(request);
   }
@@ -121,34 +161,43 @@ void Engine::AfterDraft(Request& request, std::span<const float> logits) {
   const int position = request.position() + static_cast<int>(request.drafted.size());
   request.result.drafted_tokens += 1;
   if (options_.policy == Policy::kLossy) {
-    const TokenId token =
-        request.sampler.Sample(logits, Position{position}, {request.result.tokens, {}});
+    const std::size_t before = request.result.tokens.size();
+    const TokenId token = request.sampler.Sample(Constrained(request, logits), Position{position},
+                                                 {request.result.tokens, {}});
     Emit(request, token, logits);
     scheduler_.Decoded(request.index);
     Check(request.compressed->Pack(compressor_.residual), "memory was reserved at admission");
-    if (events_.on_tokens) {
-      events_.on_tokens(request.index, std::span(&token, 1));
-    }
+    Tell(request, before);
     if (request.finished) {
       Finish(request);
     }
     return;
   }
-  const TokenId token =
-      request.sampler.Draft(logits, Position{position}, {request.result.tokens, request.drafted});
+  const std::span<const float> constrained = Constrained(request, logits);
+  const TokenId token = request.sampler.Draft(constrained, Position{position},
+                                              {request.result.tokens, request.drafted});
   request.drafted.push_back(token);
+  bool ends = options_.is_end && options_.is_end(token);
+  if (!request.grammars.empty()) {
+    request.grammars.push_back(request.grammars.back());
+    ends = !request.grammars.back().Accept(token) || ends;
+  }
+  if (events_.on_drafted) {
+    events_.on_drafted(request.index, token);
+  }
   // With noise a margin says little.
   const bool doubtful = options_.adaptive_draft && request.sampler.options().temperature == 0.0 &&
-                        Margin(logits, token) < kDoubt;
-  scheduler_.Drafted(request.index, options_.is_end && options_.is_end(token), doubtful);
+                        Margin(constrained, token) < kDoubt;
+  scheduler_.Drafted(request.index, ends, doubtful);
 }
 
 void Engine::AfterVerify(Request& request, std::span<const float> logits) {
   const auto vocabulary = static_cast<std::size_t>(model_.params().vocabulary);
   const std::size_t rows = request.drafted.size() + 1;
   const int first_position = request.position();
-  const std::vector<TokenId> sampled = request.sampler.Verify(
-      logits, Position{first_position}, request.result.tokens, request.drafted);
+  const std::vector<TokenId> sampled =
+      request.sampler.Verify(Constrained(request, logits), Position{first_position},
+                             request.result.tokens, request.drafted);
   const std::size_t accepted = sampled.size() - 1;
   const std::size_t before = request.result.tokens.size();
   for (std::size_t i = 0; i <= accepted && !request.finished; ++i) {
@@ -162,6 +211,9 @@ void Engine::AfterVerify(Request& request, std::span<const float> logits) {
   // The full cache keeps the rows whose tokens were right.
   const int kept = static_cast<int>(accepted) + 1;
   request.full->Truncate(static_cast<int>(rows) - kept);
+  if (!request.grammars.empty()) {
+    request.grammars.erase(request.grammars.begin() + 1, request.grammars.end());
+  }
   request.result.full_cache = std::max(request.result.full_cache, request.full->peak_bytes());
   scheduler_.Verified(request.index, static_cast<int>(accepted));
   if (!request.finished) {
@@ -170,9 +222,7 @@ void Engine::AfterVerify(Request& request, std::span<const float> logits) {
       MoveOut(request, /*at_once=*/true);
     }
   }
-  if (events_.on_tokens) {
-    events_.on_tokens(request.index, std::span(request.result.tokens).subspan(before));
-  }
+  Tell(request, before);
   if (request.finished) {
     Finish(request);
   }

@@ -13,6 +13,7 @@
 #include "compressor/compressor.h"
 #include "engine/digest.h"
 #include "kvcache/kv_cache.h"
+#include "model/grammar.h"
 #include "sampling/round_sampler.h"
 #include "store/full_store.h"
 #include "store/link.h"
@@ -34,6 +35,8 @@ struct Prompt {
   // Drafted in a round, at most, where that is less than the engine's; 0: each token is computed
   // on the full cache. Nothing under `full` and `lossy`.
   std::optional<int> draft_length;
+  // Where there is one: what the text must be. It is copied.
+  std::shared_ptr<const Grammar> grammar;
   // Where there is one: called once for each token as it is emitted, in order. True ends the text
   // with that token, as a stop string does.
   std::function<bool(const EmittedToken& emitted)> ends;
@@ -94,6 +97,8 @@ struct Request {
   RefreshState refresh;
   int prefilled = 0;
   std::vector<TokenId> drafted;  // of the round under way
+  // Of the text so far, and with each drafted token more; none where the text is free.
+  std::vector<Grammar> grammars;
   bool finished = false;
   // Of the full cache in the store, where it does not stay in memory that a verify can read.
   std::unique_ptr<StoredCache> stored;

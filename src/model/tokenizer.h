@@ -39,6 +39,8 @@ class Tokenizer {
   // UserError where the model has no template or libllama does not know it.
   std::string ApplyChatTemplate(std::span<const ChatMessage> messages) const;
 
+  const llama_vocab* vocabulary() const { return vocabulary_; }
+
  private:
   struct FreeModel {
     void operator()(llama_model* model) const;
