@@ -14,6 +14,7 @@ inline constexpr int kExitRequestFailed = 1;
 class RequestFailed {};
 
 void AddGenerate(CLI::App& app);
+void AddServe(CLI::App& app);
 void AddBench(CLI::App& app);
 void AddDoctor(CLI::App& app);
 void AddPredict(CLI::App& app);

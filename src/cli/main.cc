@@ -19,6 +19,7 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   app.set_version_flag("--version", "vericache " VERICACHE_VERSION);
   AddGenerate(app);
+  AddServe(app);
   AddDoctor(app);
   AddBench(app);
   AddPredict(app);

@@ -86,6 +86,8 @@ bool Program::WaitForOutput(double seconds) {
   return false;
 }
 
+std::string Program::Output() const { return Read(folder_.path() / "out"); }
+
 bool Program::StillRunsAfter(double seconds) {
   std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
   return !Poll();

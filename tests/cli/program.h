@@ -31,6 +31,8 @@ class Program {
 
   // Waits until it wrote something to standard output; false where that takes longer or it ended.
   bool WaitForOutput(double seconds);
+  // What it wrote to standard output so far.
+  std::string Output() const;
   // False where it ended before.
   bool StillRunsAfter(double seconds);
   void Signal(int signal) const;

@@ -1,0 +1,18 @@
+// The fields of a request that say what shape its answer has: response_format and tools.
+#pragma once
+
+#include <string>
+
+#include "server/api_request.h"
+#include "server/fields.h"
+
+namespace vericache {
+
+// Throw ApiError, naming the field.
+void ReadFormat(const Fields& fields, ApiRequest& request);
+void ReadTools(const Fields& fields, ApiRequest& request);
+
+// The calls of tools that a message of an assistant made, as it wrote them.
+std::string CallsMadeBefore(const Fields& message);
+
+}  // namespace vericache
