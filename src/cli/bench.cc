@@ -266,6 +266,7 @@ void AddBench(CLI::App& app) {
   auto arguments = std::make_shared<BenchArguments>();
   CLI::App* bench = app.add_subcommand("bench", "Measure speed on this machine");
   bench->require_subcommand(1);
+  AddBenchServe(*bench);
   CLI::App* command = bench->add_subcommand(
       "throughput", "Prefill and decode speed of batches of long prompts, by policy");
   command->add_option("-m,--model", arguments->model, "GGUF file")->required();

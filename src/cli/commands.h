@@ -16,6 +16,7 @@ class RequestFailed {};
 void AddGenerate(CLI::App& app);
 void AddServe(CLI::App& app);
 void AddBench(CLI::App& app);
+void AddBenchServe(CLI::App& bench);
 void AddDoctor(CLI::App& app);
 void AddPredict(CLI::App& app);
 void AddSimulate(CLI::App& app);
