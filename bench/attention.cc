@@ -87,6 +87,10 @@ void Ours(benchmark::State& state, const char* compressor_name) {
   const Compressor compressor = MakeCompressor(compressor_name);
   KvCache cache =
       Compress(compressor, {.full = full, .positions = context, .heads = kHeads}, 1.0, pool);
+  if (!cache.Extend(rows)) {
+    state.SkipWithError("no memory");
+    return;
+  }
   BatchAttention attention(SelectKernel(), kGeometry, kHeads, Threads());
   const AttentionTask task{.cache = &cache, .first_row = 0, .rows = rows, .first_position = 0};
   attention.Begin({&task, 1}, rows);
