@@ -12,6 +12,7 @@
 #include "cli/engine_arguments.h"
 #include "cli/output.h"
 #include "evaluation/llama_peer.h"
+#include "model/repeat.h"
 #include "prompts/prompt_file.h"
 
 namespace vericache {
@@ -210,6 +211,7 @@ void RunBench(BenchArguments& arguments) {
                     {.threads = options.threads,
                      .weights = arguments.engine.weights.For(arguments.model, options.threads)});
   const Tokenizer tokenizer(arguments.model);
+  options.repeat = RepeatPromptOf(tokenizer);
   arguments.engine.ResolveRest();
   // Every batch begins with the same prompts, so that a kept prefix serves all runs.
   const std::vector<TokenId> text = tokenizer.Encode(ReadText(arguments.text), /*special=*/false);

@@ -16,6 +16,7 @@
 #include "cli/commands.h"
 #include "cli/engine_arguments.h"
 #include "cli/output.h"
+#include "model/repeat.h"
 #include "server/http_server.h"
 
 namespace vericache {
@@ -96,6 +97,7 @@ void RunServe(ServeArguments& arguments) {
   const Tokenizer tokenizer(arguments.model);
   arguments.engine.ResolveRest();
   options.is_end = [&tokenizer](TokenId token) { return tokenizer.IsEnd(token); };
+  options.repeat = RepeatPromptOf(tokenizer);
   const int context = model.params().context;
   if (server_options.context > context) {
     throw UserError("--context is " + std::to_string(server_options.context) +

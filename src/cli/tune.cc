@@ -6,6 +6,7 @@
 #include "cli/output.h"
 #include "cli/whole_file.h"
 #include "evaluation/tuner.h"
+#include "model/repeat.h"
 #include "prompts/prompt_file.h"
 
 namespace vericache {
@@ -39,6 +40,7 @@ void RunTune(const TuneArguments& arguments) {
   EvaluationOptions options{.new_tokens = arguments.new_tokens};
   options.needs = scorer.needs();
   options.is_end = [&tokenizer](TokenId token) { return tokenizer.IsEnd(token); };
+  options.repeat = RepeatPromptOf(tokenizer);
   ProgressBar progress;
   std::vector<std::unique_ptr<DraftEvaluation>> prompts;
   for (const PromptText& prompt : ReadPrompts(arguments.prompts)) {

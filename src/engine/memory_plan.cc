@@ -44,8 +44,9 @@ CacheNeed PlanCaches(const CacheGeometry& geometry, KvFormat full_format,
         LayerBytes(geometry, full_format, tail) + LayerBytes(geometry, *recipe.format, grown - low);
     if (recipe.split) {
       // Where it is made anew some of what was added since is of the lesser part, too.
-      const int more = compressor.refreshes() ? kPageSlots : 0;
-      fast += LayerBytes(geometry, recipe.split->low, low + more);
+      const int most =
+          compressor.refreshes() ? SlotsOf(recipe, compressor.residual, grown).low : low;
+      fast += LayerBytes(geometry, recipe.split->low, most);
     }
   }
   return {.fast = fast, .store = store};

@@ -7,7 +7,7 @@
 #include "base/types.h"
 #include "model/tokenizer.h"
 
-struct llama_sampler;
+struct llama_sampler;  // NOLINT(readability-identifier-naming): libllama's
 
 namespace vericache {
 

@@ -52,6 +52,15 @@ Measured Measure(const GgufFile& file, std::optional<ggml_type> as, int threads,
   return measured;
 }
 
+std::optional<Measured> MeasureIfItFits(const GgufFile& file, ggml_type type, int threads,
+                                        double bandwidth) {
+  try {
+    return Measure(file, type, threads, bandwidth);
+  } catch (const UserError&) {  // memory does not hold it
+    return std::nullopt;
+  }
+}
+
 }  // namespace
 
 WeightChoice ChooseWeights(const GgufFile& file, int threads) {
@@ -59,14 +68,10 @@ WeightChoice ChooseWeights(const GgufFile& file, int threads) {
   const Measured own = Measure(file, std::nullopt, threads, bandwidth);
   WeightChoice choice{.file = own.bytes, .chosen = own.bytes};
   for (const ggml_type type : kWeightTypes) {
-    try {
-      const Measured other = Measure(file, type, threads, bandwidth);
-      const double speedup = own.seconds / other.seconds;
-      if (speedup > std::max(kWorthwhile, choice.speedup)) {
-        choice = {.as = type, .speedup = speedup, .file = own.bytes, .chosen = other.bytes};
-      }
-    } catch (const UserError&) {
-      // It does not fit into memory.
+    const std::optional<Measured> other = MeasureIfItFits(file, type, threads, bandwidth);
+    const double speedup = other ? own.seconds / other->seconds : 0.0;
+    if (speedup > std::max(kWorthwhile, choice.speedup)) {
+      choice = {.as = type, .speedup = speedup, .file = own.bytes, .chosen = other->bytes};
     }
   }
   return choice;
