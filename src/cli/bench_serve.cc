@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <map>
 #include <memory>
 #include <optional>
@@ -168,7 +169,8 @@ double Quantile(const std::vector<double>& sorted, double share) {
   if (sorted.empty()) {
     return 0.0;
   }
-  return sorted[static_cast<std::size_t>(share * static_cast<double>(sorted.size() - 1) + 0.5)];
+  const double last = static_cast<double>(sorted.size() - 1);
+  return sorted[static_cast<std::size_t>(std::lround(share * last))];
 }
 
 void RunServeBench(const ServeBenchArguments& arguments) {
