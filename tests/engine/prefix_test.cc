@@ -51,8 +51,11 @@ TEST_P(PrefixReuse, LaterPromptsComputeOnlyTheirOwnPart) {
       for (std::size_t i = 0; i < full.size(); ++i) {
         const std::vector<Result> results = RunEngine(model, options, {Prompts()[i]});
         EXPECT_EQ(Difference({full[i]}, results), "") << Name(policy);
-        if (i > 0 || (std::string(GetParam()) == "disk" && kept_from_before)) {
-          EXPECT_EQ(results[0].reused_tokens, 512) << Name(policy);
+        const bool own_kept = std::string(GetParam()) == "disk" && kept_from_before;
+        if (i > 0 || own_kept) {
+          // The last prompt has 12 tokens more than three chunks; a compressor looks at more.
+          const bool whole = own_kept && policy == Policy::kFull && i == 2;
+          EXPECT_EQ(results[0].reused_tokens, whole ? 768 : 512) << Name(policy);
         } else {
           EXPECT_EQ(results[0].reused_tokens, 0);
         }
