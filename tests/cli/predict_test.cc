@@ -62,17 +62,22 @@ TEST(CliWeights, AutoIsRemembered) {
     return object["weight_types"][0]["type"].get<std::string>();
   };
   const std::string chosen = type();
-  const auto remembered = std::filesystem::directory_iterator(folder.path() / "weights");
-  const std::filesystem::path memory = remembered->path();
-  std::string name;
-  std::ifstream(memory) >> name;
-  EXPECT_EQ(name, chosen == "f32" ? "as-is" : chosen);
+  const std::filesystem::path memory =
+      std::filesystem::directory_iterator(folder.path() / "weights")->path();
+  const auto remembered = [&memory] {
+    std::string name;
+    std::ifstream(memory) >> name;
+    return name == "as-is" ? std::string("f32") : name;
+  };
+  EXPECT_EQ(remembered(), chosen);
   for (const std::string other : {"bf16", "q8_0"}) {
     std::ofstream(memory) << other;
     EXPECT_EQ(type(), other);
   }
+  // What cannot be read is measured anew, and may then be another one where two are close.
   std::ofstream(memory) << "what?";
-  EXPECT_EQ(type(), chosen);
+  const std::string again = type();
+  EXPECT_EQ(remembered(), again);
   unsetenv("VERICACHE_CACHE");
 }
 
