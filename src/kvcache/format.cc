@@ -322,22 +322,4 @@ void ReadValue(const PageLayout& layout, const std::byte* page, int head, int sl
   }
 }
 
-void ReadKeyHalf(const PageLayout& layout, const std::byte* page, int head, int slot,
-                 std::span<float> out) {
-  const auto dim = static_cast<std::size_t>(layout.head_dim());
-  const std::byte* block = page + layout.KeyOffset(head, slot);
-  if (layout.format().keys == NumberFormat::kF16) {
-    ggml_fp16_to_fp32_row(reinterpret_cast<const ggml_fp16_t*>(block), out.data(),
-                          static_cast<std::int64_t>(dim * kGroupSlots));
-    return;
-  }
-  std::vector<float> key(dim);
-  for (int s = 0; s < kGroupSlots; ++s) {
-    ReadKey(layout, page, head, slot / kGroupSlots * kGroupSlots + s, key);
-    for (std::size_t c = 0; c < dim; ++c) {
-      out[c * kGroupSlots + static_cast<std::size_t>(s)] = key[c];
-    }
-  }
-}
-
 }  // namespace vericache

@@ -102,9 +102,4 @@ void ReadKey(const PageLayout& layout, const std::byte* page, int head, int slot
 void ReadValue(const PageLayout& layout, const std::byte* page, int head, int slot,
                std::span<float> out);
 
-// The keys of `head` in the half page that holds `slot`, transposed as they lie there:
-// out[head_dim][kGroupSlots].
-void ReadKeyHalf(const PageLayout& layout, const std::byte* page, int head, int slot,
-                 std::span<float> out);
-
 }  // namespace vericache

@@ -185,32 +185,6 @@ RC_GTEST_PROP(PlainFormat, KeepsWhatItReadBitForBit, (std::uint32_t seed)) {
   RC_ASSERT(page == copy);
 }
 
-RC_GTEST_PROP(AnyFormat, ReadKeyHalfIsReadKeyTransposed, (std::uint32_t seed)) {
-  RandomData random(seed);
-  const auto any = [&random] { return kNumberFormats[Size(random.Below(16))].format; };
-  const KvFormat format{any(), any()};
-  const int dim = 32 * (1 + random.Below(8));
-  const PageLayout layout(format, Geometry(2, dim));
-  std::vector<std::byte> page(layout.page_bytes());
-  for (int head = 0; head < 2; ++head) {
-    for (const int half : {0, kGroupSlots}) {
-      WriteGroup(layout, page.data(), head, half, random.Floats(Size(kGroupSlots * dim)),
-                 random.Floats(Size(kGroupSlots * dim)));
-    }
-  }
-  const int head = random.Below(2);
-  const int slot = random.Below(kPageSlots);
-  std::vector<float> half(Size(kGroupSlots * dim));
-  ReadKeyHalf(layout, page.data(), head, slot, half);
-  std::vector<float> key(Size(dim));
-  for (int s = 0; s < kGroupSlots; ++s) {
-    ReadKey(layout, page.data(), head, slot / kGroupSlots * kGroupSlots + s, key);
-    for (int c = 0; c < dim; ++c) {
-      RC_ASSERT(SameBits(half[Size(c * kGroupSlots + s)], key[Size(c)]));
-    }
-  }
-}
-
 RC_GTEST_PROP(AnyFormat, WriteGroupOfPlainNumbersIsWriteSlot, (std::uint32_t seed)) {
   RandomData random(seed);
   const KvFormat format{kPlain[random.Below(3)], kPlain[random.Below(3)]};
