@@ -9,10 +9,10 @@
 #include <algorithm>
 #include <memory>
 #include <random>
-#include <thread>
 #include <vector>
 
 #include "attention/batch_attention.h"
+#include "base/threads.h"
 #include "benchmark/benchmark.h"
 #include "compressor/compressor.h"
 #include "ggml-backend.h"
@@ -25,8 +25,6 @@ namespace {
 constexpr int kHeads = 9;
 constexpr CacheGeometry kGeometry = {.layers = 1, .kv_heads = 3, .head_dim = 64};
 constexpr LayerId kLayer{0};
-
-int Threads() { return static_cast<int>(std::max(1U, std::thread::hardware_concurrency())); }
 
 std::vector<float> Random(std::size_t count) {
   std::mt19937 random(1);
@@ -50,7 +48,7 @@ void Report(benchmark::State& state, double bytes, double rows, double context) 
 class Graph {
  public:
   Graph()
-      : backend_(Threads()),
+      : backend_(HardwareThreads()),
         context_(ggml_init(
             {.mem_size = std::size_t{1} << 20U, .mem_buffer = nullptr, .no_alloc = true})),
         graph_(ggml_new_graph(context_.get())) {}
@@ -91,7 +89,7 @@ void Ours(benchmark::State& state, const char* compressor_name) {
     state.SkipWithError("no memory");
     return;
   }
-  BatchAttention attention(SelectKernel(), kGeometry, kHeads, Threads());
+  BatchAttention attention(SelectKernel(), kGeometry, kHeads, HardwareThreads());
   const AttentionTask task{.cache = &cache, .first_row = 0, .rows = rows, .first_position = 0};
   attention.Begin({&task, 1}, rows);
 

@@ -2,9 +2,9 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <thread>
 
 #include "base/error.h"
+#include "base/threads.h"
 #include "cli/acceptance_plot.h"
 #include "cli/commands.h"
 #include "cli/output.h"
@@ -29,7 +29,7 @@ struct AcceptanceArguments {
   std::vector<int> draft_lengths = {25, 8, 16, 40};
   unsigned seed = 1;
   WeightsArgument weights;
-  int threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  int threads = HardwareThreads();
   bool json = false;
   std::string plot;
 };

@@ -29,11 +29,6 @@ double Y(double accepted, int draft_length) {
   return kTop + kHeight * (1.0 - accepted / draft_length);
 }
 
-std::string Line(double x1, double y1, double x2, double y2, const std::string& style) {
-  return "<line x1=\"" + Fixed(x1, 1) + "\" y1=\"" + Fixed(y1, 1) + "\" x2=\"" + Fixed(x2, 1) +
-         "\" y2=\"" + Fixed(y2, 1) + "\" " + style + "/>\n";
-}
-
 std::string Escaped(const std::string& text) {
   std::string escaped;
   for (const char c : text) {
@@ -52,13 +47,14 @@ std::string AcceptanceSvg(const std::map<std::string, std::vector<PlotPoint>>& l
       SvgBegin(kLeft + kWidth + kLegend, height) + SvgLabel(kLeft, 18.0, "start", Escaped(title));
   const std::string grid = "stroke=\"#dddddd\"";
   for (const double bytes : {0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0}) {
-    svg += Line(X(bytes), kTop, X(bytes), kTop + kHeight, grid) +
+    svg += SvgLine(X(bytes), kTop, X(bytes), kTop + kHeight, grid) +
            SvgLabel(X(bytes), kTop + kHeight + 16.0, "middle", Fixed(bytes, 2));
   }
   for (int i = 0; i <= 5; ++i) {
     const double accepted = draft_length * i / 5.0;
-    svg += Line(kLeft, Y(accepted, draft_length), kLeft + kWidth, Y(accepted, draft_length), grid) +
-           SvgLabel(kLeft - 6.0, Y(accepted, draft_length) + 4.0, "end", Fixed(accepted, 1));
+    svg +=
+        SvgLine(kLeft, Y(accepted, draft_length), kLeft + kWidth, Y(accepted, draft_length), grid) +
+        SvgLabel(kLeft - 6.0, Y(accepted, draft_length) + 4.0, "end", Fixed(accepted, 1));
   }
   svg += SvgLabel(kLeft + kWidth / 2.0, kTop + kHeight + 36.0, "middle",
                   "bytes of the compressed cache over those of the full one") +
@@ -80,8 +76,8 @@ std::string AcceptanceSvg(const std::map<std::string, std::vector<PlotPoint>>& l
     svg +=
         "<polyline points=\"" + path + "\" fill=\"none\" stroke=\"" + color + "\"" + dash + "/>\n";
     const double y = kTop + 16.0 * static_cast<double>(index);
-    svg += Line(kLeft + kWidth + 12.0, y, kLeft + kWidth + 30.0, y,
-                "stroke=\"" + color + "\" stroke-width=\"3\"" + dash) +
+    svg += SvgLine(kLeft + kWidth + 12.0, y, kLeft + kWidth + 30.0, y,
+                   "stroke=\"" + color + "\" stroke-width=\"3\"" + dash) +
            SvgLabel(kLeft + kWidth + 36.0, y + 4.0, "start", Escaped(name));
     ++index;
   }

@@ -6,19 +6,17 @@
 #include <thread>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/memory.h"
 #include "cli/commands.h"
 #include "cli/engine_arguments.h"
 #include "cli/output.h"
 #include "evaluation/llama_peer.h"
-#include "model/repeat.h"
 #include "prompts/prompt_file.h"
 
 namespace vericache {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr const char* kPeer = "llama.cpp";
 
@@ -136,11 +134,10 @@ BenchResult RunOne(const Model& model, const EngineOptions& options, std::vector
         "a request ended before the measurement did; a smaller --new-tokens, or a "
         "model with a longer context, is needed");
   }
-  const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  const double seconds = SecondsSince(begin);
   const EngineCounts after = engine.counts();
   BenchResult result{.policy = options.policy, .batch = batch, .seconds = seconds};
-  result.prefill_tokens_per_s =
-      static_cast<double>(prefilled) / std::chrono::duration<double>(begin - start).count();
+  result.prefill_tokens_per_s = static_cast<double>(prefilled) / Seconds(begin - start);
   result.decode_tokens_per_s = static_cast<double>(emitted - emitted_before) / seconds;
   const std::int64_t rounds = after.rounds - before.rounds;
   result.drafted_per_round =
@@ -211,8 +208,7 @@ void RunBench(BenchArguments& arguments) {
                     {.threads = options.threads,
                      .weights = arguments.engine.weights.For(arguments.model, options.threads)});
   const Tokenizer tokenizer(arguments.model);
-  options.repeat = RepeatPromptOf(tokenizer);
-  arguments.engine.ResolveRest();
+  arguments.engine.ResolveRest(tokenizer);
   // Every batch begins with the same prompts, so that a kept prefix serves all runs.
   const std::vector<TokenId> text = tokenizer.Encode(ReadText(arguments.text), /*special=*/false);
   const int most = *std::max_element(arguments.batches.begin(), arguments.batches.end());

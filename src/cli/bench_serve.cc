@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "cli/commands.h"
 #include "cli/load_client.h"
@@ -23,8 +24,6 @@
 
 namespace vericache {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 struct ServeBenchArguments {
   std::string url = "http://127.0.0.1:8080";
@@ -41,8 +40,6 @@ struct ServeBenchArguments {
   bool json = false;
   std::string plot;
 };
-
-double Seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
 
 // Parts of the text, each from another place.
 class PromptCutter {
@@ -181,7 +178,7 @@ void RunServeBench(const ServeBenchArguments& arguments) {
   }
   const Clock::time_point start = Clock::now();
   const std::vector<LoadAnswer> answers = Run(arguments, requests);
-  const double seconds = Seconds(Clock::now() - start);
+  const double seconds = SecondsSince(start);
 
   std::vector<std::pair<std::string, std::vector<double>>> times = {
       {"time to first token", {}}, {"between tokens", {}}, {"end to end", {}}};

@@ -2,11 +2,11 @@
 #include <cstdio>
 #include <memory>
 #include <string>
-#include <thread>
 
 #include "attention/kernel.h"
 #include "base/bandwidth.h"
 #include "base/memory.h"
+#include "base/threads.h"
 #include "cli/commands.h"
 #include "cli/output.h"
 #include "cli/weights_argument.h"
@@ -152,7 +152,7 @@ void RunDoctor(const DoctorArguments& arguments) {
 
 void AddDoctor(CLI::App& app) {
   auto arguments = std::make_shared<DoctorArguments>();
-  arguments->threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  arguments->threads = HardwareThreads();
   CLI::App* command = app.add_subcommand(
       "doctor", "Show what this machine does with a model, and whether its output is exact");
   command->add_option("-m,--model", arguments->model, "GGUF file")->required();

@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <charconv>
-#include <thread>
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/threads.h"
+#include "model/repeat.h"
 
 namespace vericache {
 namespace {
@@ -63,9 +64,7 @@ std::vector<Policy> PoliciesOf(const std::vector<std::string>& names) {
   return policies;
 }
 
-EngineArguments::EngineArguments() {
-  options.threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-}
+EngineArguments::EngineArguments() { options.threads = HardwareThreads(); }
 
 void EngineArguments::AddTo(CLI::App& command) {
   command
@@ -120,7 +119,8 @@ void EngineArguments::Resolve() {
   ValidateOptions(options);
 }
 
-void EngineArguments::ResolveRest() {
+void EngineArguments::ResolveRest(const Tokenizer& tokenizer) {
+  options.repeat = RepeatPromptOf(tokenizer);
   if (fast_memory.empty()) {
     options.fast_memory = AvailableMemory();
   }

@@ -7,6 +7,7 @@
 #include "CLI/CLI.hpp"
 #include "cli/weights_argument.h"
 #include "engine/engine.h"
+#include "model/tokenizer.h"
 
 namespace vericache {
 
@@ -28,9 +29,9 @@ struct EngineArguments {
   // UserError.
   void Resolve();
 
-  // What depends on the memory that a loaded model leaves, and is opened only then. Throws
-  // UserError.
-  void ResolveRest();
+  // What depends on the model, and on the memory that it leaves once it is loaded, and is opened
+  // only then. Throws UserError.
+  void ResolveRest(const Tokenizer& tokenizer);
 };
 
 // Throws UserError, listing the known ones.

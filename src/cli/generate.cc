@@ -137,8 +137,7 @@ void RunGenerate(GenerateArguments arguments, bool has_prompt) {
                     {.threads = options.threads,
                      .weights = arguments.engine.weights.For(arguments.model, options.threads)});
   const Tokenizer tokenizer(arguments.model);
-  arguments.engine.ResolveRest();
-  options.repeat = RepeatPromptOf(tokenizer);
+  arguments.engine.ResolveRest(tokenizer);
   options.is_end = [&tokenizer](TokenId token) { return tokenizer.IsEnd(token); };
   for (const TypeReport& report : model.reports()) {
     if (!report.exact) {

@@ -2,13 +2,13 @@
 
 #include <chrono>
 
+#include "base/clock.h"
 #include "httplib.h"
 #include "nlohmann/json.hpp"
 
 namespace vericache {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using nlohmann::json;
 
 constexpr int kPatienceS = 3600;
@@ -29,15 +29,11 @@ class Reader {
     }
   }
 
-  double SinceStart() const { return Seconds(Clock::now() - start_); }
+  double SinceStart() const { return SecondsSince(start_); }
   bool done() const { return done_; }
   const std::string& rest() const { return rest_; }
 
  private:
-  static double Seconds(Clock::duration time) {
-    return std::chrono::duration<double>(time).count();
-  }
-
   void TakeEvent(const std::string& text) {
     if (text == "[DONE]") {
       done_ = true;

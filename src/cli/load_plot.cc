@@ -25,10 +25,7 @@ double X(double seconds) {
 }
 double Y(double share) { return kTop + kHeight * (1.0 - share); }
 
-std::string GridLine(double x1, double y1, double x2, double y2) {
-  return "<line x1=\"" + Fixed(x1, 1) + "\" y1=\"" + Fixed(y1, 1) + "\" x2=\"" + Fixed(x2, 1) +
-         "\" y2=\"" + Fixed(y2, 1) + "\" stroke=\"#dddddd\"/>\n";
-}
+constexpr const char* kGrid = "stroke=\"#dddddd\"";
 
 }  // namespace
 
@@ -38,11 +35,11 @@ std::string LoadSvg(const std::vector<std::pair<std::string, std::vector<double>
                     SvgLabel(kLeft, 18.0, "start", title);
   for (const char* seconds : {"0.001", "0.01", "0.1", "1", "10", "100", "1000"}) {
     const double x = X(std::stod(seconds));
-    svg += GridLine(x, kTop, x, kTop + kHeight) +
+    svg += SvgLine(x, kTop, x, kTop + kHeight, kGrid) +
            SvgLabel(x, kTop + kHeight + 16.0, "middle", seconds);
   }
   for (const double share : {0.0, 0.25, 0.5, 0.75, 1.0}) {
-    svg += GridLine(kLeft, Y(share), kLeft + kWidth, Y(share)) +
+    svg += SvgLine(kLeft, Y(share), kLeft + kWidth, Y(share), kGrid) +
            SvgLabel(kLeft - 6.0, Y(share) + 4.0, "end", Fixed(100.0 * share, 0) + " %");
   }
   svg += SvgLabel(kLeft + kWidth / 2.0, kTop + kHeight + 34.0, "middle", "seconds");

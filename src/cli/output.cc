@@ -17,25 +17,6 @@ std::string Fixed(double value, int digits) {
   return text;
 }
 
-namespace {
-
-std::string_view Name(FinishReason reason) {
-  switch (reason) {
-    case FinishReason::kEnd:
-    case FinishReason::kStop:
-      return "stop";
-    case FinishReason::kLength:
-      return "length";
-    case FinishReason::kError:
-      return "error";
-    case FinishReason::kCancelled:
-      return "cancelled";
-  }
-  return "?";
-}
-
-}  // namespace
-
 std::string FormatTable(const std::vector<std::vector<std::string>>& rows) {
   std::vector<std::size_t> widths;
   for (const auto& row : rows) {
@@ -77,19 +58,9 @@ void ProgressBar::Clear() {
   }
 }
 
-std::string TextOf(const Tokenizer& tokenizer, const std::vector<TokenId>& tokens) {
-  TextStream stream;
-  std::string text;
-  for (const TokenId token : tokens) {
-    if (!tokenizer.IsEnd(token)) {
-      text += stream.Add(tokenizer.Piece(token));
-    }
-  }
-  return text + stream.Finish();
-}
-
-std::string Dump(const nlohmann::ordered_json& object, int indent) {
-  return object.dump(indent, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+std::string TextOf(const Tokenizer& tokenizer, std::vector<TokenId> tokens) {
+  std::erase_if(tokens, [&tokenizer](TokenId token) { return tokenizer.IsEnd(token); });
+  return TextOfTokens(tokenizer, tokens);
 }
 
 void WriteOut(const std::string& text) {

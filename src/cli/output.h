@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "base/json_text.h"
 #include "engine/engine.h"
 #include "model/tokenizer.h"
 #include "nlohmann/json.hpp"
@@ -28,10 +29,7 @@ class ProgressBar {
 };
 
 // The text of emitted tokens, without the token that ended it.
-std::string TextOf(const Tokenizer& tokenizer, const std::vector<TokenId>& tokens);
-
-// JSON as text, with what is not UTF-8 replaced.
-std::string Dump(const nlohmann::ordered_json& object, int indent = -1);
+std::string TextOf(const Tokenizer& tokenizer, std::vector<TokenId> tokens);
 
 // Writes all of `text` to standard output at once. Throws UserError where it cannot.
 void WriteOut(const std::string& text);

@@ -16,7 +16,6 @@
 #include "cli/commands.h"
 #include "cli/engine_arguments.h"
 #include "cli/output.h"
-#include "model/repeat.h"
 #include "server/http_server.h"
 
 namespace vericache {
@@ -95,9 +94,8 @@ void RunServe(ServeArguments& arguments) {
                     {.threads = options.threads,
                      .weights = arguments.engine.weights.For(arguments.model, options.threads)});
   const Tokenizer tokenizer(arguments.model);
-  arguments.engine.ResolveRest();
+  arguments.engine.ResolveRest(tokenizer);
   options.is_end = [&tokenizer](TokenId token) { return tokenizer.IsEnd(token); };
-  options.repeat = RepeatPromptOf(tokenizer);
   const int context = model.params().context;
   if (server_options.context > context) {
     throw UserError("--context is " + std::to_string(server_options.context) +

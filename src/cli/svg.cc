@@ -10,6 +10,11 @@ std::string SvgBegin(double width, double height) {
          "<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n";
 }
 
+std::string SvgLine(double x1, double y1, double x2, double y2, const std::string& style) {
+  return "<line x1=\"" + Fixed(x1, 1) + "\" y1=\"" + Fixed(y1, 1) + "\" x2=\"" + Fixed(x2, 1) +
+         "\" y2=\"" + Fixed(y2, 1) + "\" " + style + "/>\n";
+}
+
 std::string SvgLabel(double x, double y, const std::string& anchor, const std::string& text) {
   return "<text x=\"" + Fixed(x, 1) + "\" y=\"" + Fixed(y, 1) + "\" text-anchor=\"" + anchor +
          "\">" + text + "</text>\n";

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <memory>
-#include <thread>
 
+#include "base/threads.h"
 #include "cli/commands.h"
 #include "cli/output.h"
 #include "cli/whole_file.h"
@@ -19,7 +19,7 @@ struct TuneArguments {
   std::string output;
   TunerOptions tuner;
   int new_tokens = 96;
-  int threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  int threads = HardwareThreads();
 };
 
 std::string FileOf(const TuneArguments& arguments, double budget) {

@@ -17,8 +17,9 @@ Compressor CompressorFor(std::string_view name, const Model& model) {
                     std::to_string(geometry.layers));
   }
   ProtectOutlierKeys(compressor, LayersWithKeyOutliers(model));
+  const PackedFormats formats = compressor.packed_formats();
   for (int i = 0; i < geometry.layers; ++i) {
-    for (const KvFormat format : compressor.packed_formats().at(LayerId{i})) {
+    for (const KvFormat format : formats.at(LayerId{i})) {
       const PageLayout fits(format, geometry);
     }
   }

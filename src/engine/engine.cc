@@ -149,7 +149,7 @@ void Engine::Begin(Request& request) {
         std::make_unique<Taps>(needs, params.geometry(), params.heads, request.prompt_size(),
                                options_.threads, LongestDraft(options_) + 1);
   }
-  request.started = Request::Clock::now();
+  request.started = Clock::now();
   if (prefixes_) {
     // What the compressor looks at is computed, and the last token, which gives the first logits.
     const int computed = std::max(1, needs.least_computed());
@@ -287,9 +287,9 @@ bool Engine::Step() {
       return false;
     }
     if (link_ && !ready) {
-      const Request::Clock::time_point start = Request::Clock::now();
+      const Clock::time_point start = Clock::now();
       link_->WaitForOne([this] { return (stop_ && stop_()) || (news_ && news_()); });
-      waiting_s_ += Request::SecondsBetween(start, Request::Clock::now());
+      waiting_s_ += SecondsSince(start);
     }
     scheduler_.EndIteration(std::nullopt);
     return true;
@@ -299,7 +299,7 @@ bool Engine::Step() {
 }
 
 void Engine::Compute(std::span<const RowGroup> plan) {
-  const Request::Clock::time_point start = Request::Clock::now();
+  const Clock::time_point start = Clock::now();
   row_tokens_.clear();
   row_positions_.clear();
   row_outputs_.clear();
@@ -314,7 +314,7 @@ void Engine::Compute(std::span<const RowGroup> plan) {
                                                         .outputs = row_outputs_,
                                                         .tasks = tasks_,
                                                         .exact = exact});
-  const Request::Clock::time_point computed = Request::Clock::now();
+  const Clock::time_point computed = Clock::now();
   const auto vocabulary = static_cast<std::size_t>(model_.params().vocabulary);
   for (const RowGroup& group : plan) {
     Request& request = *requests_.at(group.request);
@@ -340,10 +340,10 @@ void Engine::Compute(std::span<const RowGroup> plan) {
   }
   Sweep();
   ++iterations_;
-  const Request::Clock::time_point end = Request::Clock::now();
-  forward_s_ += Request::SecondsBetween(start, computed);
-  after_s_ += Request::SecondsBetween(computed, end);
-  scheduler_.EndIteration(Request::SecondsBetween(start, end));
+  const Clock::time_point end = Clock::now();
+  forward_s_ += Seconds(computed - start);
+  after_s_ += Seconds(end - computed);
+  scheduler_.EndIteration(Seconds(end - start));
 }
 
 TimeSplit Engine::time_split() const {
@@ -364,7 +364,7 @@ void Engine::Finish(Request& request) {
   scheduler_.Leave(request.index);
   Result& result = request.result;
   if (request.emitted() > 0) {
-    result.decode_s = Request::SecondsBetween(request.decoding_since, Request::Clock::now());
+    result.decode_s = SecondsSince(request.decoding_since);
   }
   result.logits_digest = request.digest.value();
   if (request.full) {

@@ -91,8 +91,8 @@ void Engine::AfterPrefill(Request& request, const RowGroup& group, std::span<con
   } else if (prefixes_) {
     prefixes_->StartSave(request);
   }
-  request.decoding_since = Request::Clock::now();
-  request.result.prefill_s = Request::SecondsBetween(request.started, request.decoding_since);
+  request.decoding_since = Clock::now();
+  request.result.prefill_s = Seconds(request.decoding_since - request.started);
   Tell(request, 0);
   if (request.finished) {
     Finish(request);

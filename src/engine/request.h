@@ -6,9 +6,11 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "attention/taps.h"
+#include "base/clock.h"
 #include "base/types.h"
 #include "compressor/compressor.h"
 #include "engine/digest.h"
@@ -44,6 +46,9 @@ struct Prompt {
 
 // An end-of-text token; Prompt::ends; max_tokens or the context; the full store failed; Cancel.
 enum class FinishReason { kEnd, kStop, kLength, kError, kCancelled };
+
+// "stop" for the first two, "length", "error", "cancelled".
+std::string_view Name(FinishReason reason);
 
 // What a request gave, and at what cost.
 struct Result {
@@ -81,12 +86,6 @@ struct Result {
 
 // A request in the engine, from admission to its last token.
 struct Request {
-  using Clock = std::chrono::steady_clock;
-
-  static double SecondsBetween(Clock::time_point from, Clock::time_point to) {
-    return std::chrono::duration<double>(to - from).count();
-  }
-
   int index = 0;  // in the order of submission
   Prompt prompt;
   RoundSampler sampler;

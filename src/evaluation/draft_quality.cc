@@ -8,18 +8,13 @@
 #include <string>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "compressor/refresh.h"
 #include "model/rope.h"
 
 namespace vericache {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double SecondsSince(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 double LogSumExp(std::span<const float> logits) {
   const double most = *std::ranges::max_element(logits);

@@ -6,13 +6,12 @@
 #include <cstdint>
 #include <span>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "llama.h"
 
 namespace vericache {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr int kChunk = 512;
 
@@ -43,10 +42,6 @@ class Batch {
  private:
   llama_batch batch_;
 };
-
-double Since(Clock::time_point from) {
-  return std::chrono::duration<double>(Clock::now() - from).count();
-}
 
 }  // namespace
 
@@ -127,7 +122,7 @@ PeerSpeed LlamaPeer::Measure(
     last.push_back(best(-1));
     prefilled += tokens.size();
   }
-  speed.prefill_tokens_per_s = static_cast<double>(prefilled) / Since(start);
+  speed.prefill_tokens_per_s = static_cast<double>(prefilled) / SecondsSince(start);
 
   start = Clock::now();
   for (int step = 0; step < new_tokens; ++step) {
@@ -142,7 +137,7 @@ PeerSpeed LlamaPeer::Measure(
     }
     progress("llama.cpp, batch " + std::to_string(sequences), step + 1, new_tokens);
   }
-  speed.decode_tokens_per_s = sequences * new_tokens / Since(start);
+  speed.decode_tokens_per_s = sequences * new_tokens / SecondsSince(start);
   return speed;
 }
 

@@ -163,4 +163,13 @@ std::string TextStream::Finish() {
   return rest;
 }
 
+std::string TextOfTokens(const Tokenizer& tokenizer, std::span<const TokenId> tokens) {
+  TextStream stream;
+  std::string text;
+  for (const TokenId token : tokens) {
+    text += stream.Add(tokenizer.Piece(token));
+  }
+  return text + stream.Finish();
+}
+
 }  // namespace vericache

@@ -63,4 +63,7 @@ class TextStream {
   std::string pending_;
 };
 
+// The text of all tokens; bytes that make no character are replaced by U+FFFD.
+std::string TextOfTokens(const Tokenizer& tokenizer, std::span<const TokenId> tokens);
+
 }  // namespace vericache

@@ -39,4 +39,8 @@ inline double GumbelNoise(std::uint64_t key, TokenId token) {
   return -std::log(-std::log(Uniform(bits)));
 }
 
+// What is further below the best logit, in nats, than the smallest and the largest noise are apart
+// is never picked, and adds less to a sum of probabilities than a double's rounding.
+inline constexpr double kNoiseRange = 40.4;
+
 }  // namespace vericache

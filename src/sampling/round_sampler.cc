@@ -8,9 +8,7 @@
 namespace vericache {
 namespace {
 
-// Of the full cache's distribution nothing that could be picked is left out; of a draft's, which
-// is kept for the round and may be any, the tail.
-constexpr double kVerifierRange = 40.4;
+// Of a draft's distribution, which is kept for the round and may be any, the tail is left out.
 constexpr double kDrafterRange = 12.0;
 
 // What a random number is for.
@@ -47,7 +45,7 @@ std::vector<TokenId> RoundSampler::Verify(std::span<const float> logits, Positio
     if (!Rejects()) {
       emitted.push_back(sampler_.Sample(row, position, before));
     } else {
-      const Distribution verifier = DistributionOf(row, options(), before, kVerifierRange);
+      const Distribution verifier = DistributionOf(row, options(), before, kNoiseRange);
       const double pick = Uniform(position, kPick);
       emitted.push_back(i == drafted.size() ? Pick(verifier, pick)
                                             : PickVerified(verifier, drafters_[i], drafted[i],

@@ -9,14 +9,6 @@
 #include "sampling/noise.h"
 
 namespace vericache {
-namespace {
-
-// What is further below the best logit than the smallest and the largest noise are apart is never
-// picked, and adds less to a sum of probabilities than a double's rounding.
-constexpr double kNoiseRange = 40.4;
-
-}  // namespace
-
 void ValidateSampling(const SamplingOptions& options) {
   if (!(options.temperature >= 0.0 && options.temperature <= 100.0)) {
     throw UserError("the temperature must be from 0 to 100");

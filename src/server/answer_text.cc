@@ -4,6 +4,14 @@
 
 namespace vericache {
 
+std::size_t BegunAtEnd(std::string_view text, std::string_view word) {
+  std::size_t size = std::min(word.size() - 1, text.size());
+  while (!text.ends_with(word.substr(0, size))) {
+    --size;
+  }
+  return size;
+}
+
 bool AnswerText::Add(TokenId token) {
   if (!stopped_ && !tokenizer_->IsEnd(token)) {
     pending_ += stream_.Add(tokenizer_->Piece(token));
@@ -36,25 +44,12 @@ std::string AnswerText::Take() {
   std::size_t held = 0;
   if (!stopped_ && !finished_) {
     for (const std::string& stop : stop_) {
-      for (std::size_t size = std::min(stop.size() - 1, pending_.size()); size > held; --size) {
-        if (pending_.ends_with(std::string_view(stop).substr(0, size))) {
-          held = size;
-        }
-      }
+      held = std::max(held, BegunAtEnd(pending_, stop));
     }
   }
   std::string text = pending_.substr(0, pending_.size() - held);
   pending_.erase(0, text.size());
   return text;
-}
-
-std::string TextOfTokens(const Tokenizer& tokenizer, std::span<const TokenId> tokens) {
-  TextStream stream;
-  std::string text;
-  for (const TokenId token : tokens) {
-    text += stream.Add(tokenizer.Piece(token));
-  }
-  return text + stream.Finish();
 }
 
 }  // namespace vericache

@@ -1,12 +1,17 @@
 #pragma once
 
-#include <span>
+#include <cstddef>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "model/tokenizer.h"
 
 namespace vericache {
+
+// How many bytes at the end of a text may be the beginning of `word`, which is not empty: less than
+// all of it.
+std::size_t BegunAtEnd(std::string_view text, std::string_view word);
 
 // The text that tokens make, up to the first stop string, which is not part of
 // it.
@@ -38,8 +43,5 @@ class AnswerText {
   bool stopped_ = false;
   bool finished_ = false;
 };
-
-// All of them; bytes that make no character are replaced by U+FFFD.
-std::string TextOfTokens(const Tokenizer& tokenizer, std::span<const TokenId> tokens);
 
 }  // namespace vericache

@@ -8,17 +8,9 @@ namespace vericache {
 namespace {
 
 OrderedJson FinishReasonOf(const Result& result) {
-  switch (result.finish_reason) {
-    case FinishReason::kEnd:
-    case FinishReason::kStop:
-      return "stop";
-    case FinishReason::kLength:
-      return "length";
-    case FinishReason::kError:
-    case FinishReason::kCancelled:
-      break;
-  }
-  return nullptr;
+  const FinishReason reason = result.finish_reason;
+  const bool complete = reason != FinishReason::kError && reason != FinishReason::kCancelled;
+  return complete ? OrderedJson(Name(reason)) : OrderedJson();
 }
 
 OrderedJson BytesOf(const std::string& text) {
@@ -30,10 +22,6 @@ OrderedJson BytesOf(const std::string& text) {
 }
 
 }  // namespace
-
-std::string DumpJson(const OrderedJson& object) {
-  return object.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
-}
 
 OrderedJson AnswerWriter::Head(bool chunk) const {
   const char* object = "text_completion";

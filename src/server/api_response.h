@@ -14,9 +14,6 @@ namespace vericache {
 
 using OrderedJson = nlohmann::ordered_json;
 
-// JSON as text; bytes that make no character are replaced by U+FFFD.
-std::string DumpJson(const OrderedJson& object);
-
 // What all parts of an answer have in common.
 struct AnswerHead {
   bool chat = false;

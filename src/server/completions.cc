@@ -9,16 +9,17 @@
 #include <thread>
 #include <utility>
 
+#include "base/clock.h"
+#include "base/json_text.h"
 #include "httplib.h"
 #include "prompts/prompt_file.h"
 #include "server/answer_format.h"
+#include "server/answer_text.h"
 #include "server/api_error.h"
 #include "server/api_response.h"
 
 namespace vericache {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 // How often a handler that waits looks whether its client is still there.
 constexpr std::chrono::milliseconds kPatience{20};
@@ -119,7 +120,7 @@ void SendWhole(Exchange& exchange, httplib::Response& response) {
     std::ranges::move(part->logprobs, std::back_inserter(whole.logprobs));
     whole.result = std::move(part->result);
   }
-  response.set_content(DumpJson(exchange.writer.Whole(exchange.parts, exchange.Usage())),
+  response.set_content(Dump(exchange.writer.Whole(exchange.parts, exchange.Usage())),
                        "application/json");
 }
 
@@ -129,12 +130,7 @@ void HoldCalls(AnswerPart& part, std::string& held) {
   const std::string begins = kCallBegins;
   std::size_t free = held.find(begins);
   if (free == std::string::npos) {
-    free = held.size();
-    for (std::size_t size = 1; size < begins.size(); ++size) {
-      if (held.ends_with(begins.substr(0, size))) {
-        free = held.size() - size;
-      }
-    }
+    free = held.size() - BegunAtEnd(held, begins);
   }
   part.text = held.substr(0, part.result ? held.size() : free);
   held.erase(0, part.text.size());
@@ -144,7 +140,7 @@ void HoldCalls(AnswerPart& part, std::string& held) {
 class EventWriter {
  public:
   explicit EventWriter(httplib::DataSink& sink) : sink_(sink) {}
-  bool Send(const OrderedJson& object) { return SendText(DumpJson(object)); }
+  bool Send(const OrderedJson& object) { return SendText(Dump(object)); }
   bool SendText(const std::string& text) {
     const std::string event = "data: " + text + "\n\n";
     return sink_.write(event.data(), event.size());

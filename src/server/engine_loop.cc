@@ -8,14 +8,6 @@
 #include "server/logprobs.h"
 
 namespace vericache {
-namespace {
-
-double Seconds(std::chrono::steady_clock::duration time) {
-  return std::chrono::duration<double>(time).count();
-}
-
-}  // namespace
-
 Answer::~Answer() { loop_.Cancel(std::move(stream_)); }
 
 EngineLoop::EngineLoop(const Model& model, const Tokenizer& tokenizer, EngineOptions options,

@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/clock.h"
 #include "engine/engine.h"
 #include "model/tokenizer.h"
 #include "server/answer_stream.h"
@@ -78,7 +79,6 @@ class EngineLoop {
 
  private:
   friend class Answer;
-  using Clock = std::chrono::steady_clock;
 
   // One prompt on its way to the engine, or in it.
   struct Choice {

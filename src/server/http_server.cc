@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/json_text.h"
 #include "httplib.h"
 #include "server/api_error.h"
 #include "server/api_response.h"
@@ -19,7 +20,7 @@ namespace {
 constexpr int kMoreConnections = 64;
 
 void SendJson(httplib::Response& response, const OrderedJson& object) {
-  response.set_content(DumpJson(object), "application/json");
+  response.set_content(Dump(object), "application/json");
 }
 
 void SendError(httplib::Response& response, const ApiError& error) {

@@ -22,19 +22,9 @@ void Raise(prometheus::Counter& counter, double sum) {
   }
 }
 
-const char* NameOf(FinishReason reason) {
-  switch (reason) {
-    case FinishReason::kEnd:
-    case FinishReason::kStop:
-      return "stop";
-    case FinishReason::kLength:
-      return "length";
-    case FinishReason::kError:
-      return "error";
-    case FinishReason::kCancelled:
-      return "abort";
-  }
-  return "?";
+// As vLLM has them.
+std::string NameOf(FinishReason reason) {
+  return reason == FinishReason::kCancelled ? "abort" : std::string(Name(reason));
 }
 
 }  // namespace

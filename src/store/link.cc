@@ -4,19 +4,14 @@
 #include <chrono>
 #include <exception>
 
+#include "base/clock.h"
 #include "store/full_store.h"
 
 namespace vericache {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 // A step that starts so long after the emulated link was free follows the one before it.
 constexpr Clock::duration kSlack = std::chrono::milliseconds(2);
-
-double SecondsSince(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 }  // namespace
 

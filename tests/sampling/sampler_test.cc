@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "unit_support/chi_square.h"
 
 namespace vericache {
 namespace {
@@ -121,16 +122,12 @@ TEST(Sampler, DrawsTheDistribution) {
     for (int i = 0; i < kDraws; ++i) {
       ++drawn[static_cast<std::size_t>(Raw(sampler.Sample(logits, Position{i})))];
     }
-    double chi_square = 0.0;
     for (std::size_t i = 0; i < drawn.size(); ++i) {
       if (expected[i] == 0.0) {
         EXPECT_EQ(drawn[i], 0) << "seed " << options.seed << " token " << i;
-        continue;
       }
-      const double mean = expected[i] * kDraws;
-      chi_square += (drawn[i] - mean) * (drawn[i] - mean) / mean;
     }
-    EXPECT_LT(chi_square, 30.0) << "seed " << options.seed;
+    EXPECT_LT(testing::ChiSquare(drawn, expected, kDraws), 30.0) << "seed " << options.seed;
   }
 }
 
@@ -149,12 +146,8 @@ TEST(Sampler, DrawsAreIndependent) {
       };
       ++pairs[static_cast<std::size_t>(draw(i) * 4 + draw(i + 1))];
     }
-    double chi_square = 0.0;
-    for (const int count : pairs) {
-      const double mean = kDraws / 16.0;
-      chi_square += (count - mean) * (count - mean) / mean;
-    }
-    EXPECT_LT(chi_square, 45.0) << (seeds ? "seeds" : "positions");
+    const std::vector<double> expected(pairs.size(), 1.0 / 16.0);
+    EXPECT_LT(testing::ChiSquare(pairs, expected, kDraws), 45.0) << (seeds ? "seeds" : "positions");
   }
 }
 
