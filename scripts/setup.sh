@@ -17,7 +17,9 @@ LLAMA_FLAGS=(
   -DGGML_NATIVE=ON -DGGML_OPENMP=OFF -DGGML_CCACHE=OFF
   -DLLAMA_BUILD_COMMON=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_TOOLS=OFF
   -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_SERVER=OFF -DLLAMA_BUILD_APP=OFF
-  -DCMAKE_C_FLAGS=-w -DCMAKE_CXX_FLAGS=-w
+  # GCC 12 believes that the tiles' configuration in ggml's AMX code is not read: without the other
+  # two flags its stores are dropped, and products end with an illegal instruction.
+  -DCMAKE_C_FLAGS=-w "-DCMAKE_CXX_FLAGS=-w -fno-tree-dse -fno-dse"
 )
 
 PACKAGES=(

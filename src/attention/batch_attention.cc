@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/size.h"
 #include "kvcache/rotation.h"
 
 namespace vericache {
@@ -15,8 +16,6 @@ namespace {
 
 // A block is split by chunks where there are fewer blocks than this many per thread.
 constexpr int kBlocksPerThread = 8;
-
-std::size_t Size(int n) { return static_cast<std::size_t>(n); }
 
 // Where a task's queries before RoPE are recorded; nullptr: nowhere.
 QueryStatistics* StatisticsOf(const AttentionTask& task) {

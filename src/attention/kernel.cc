@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
+#include <optional>
+#include <utility>
 
+#include "attention/kernel_amx.h"
 #include "attention/kernel_scalar.h"
 #include "attention/kernel_simd.h"
 #include "base/error.h"
@@ -20,8 +23,7 @@ std::string Lower(std::string text) {
 }  // namespace
 
 std::size_t WorkspaceFloats(int head_dim) {
-  return static_cast<std::size_t>(kMaxQueryBlock * kChunkSlots) +
-         static_cast<std::size_t>((kMaxQueryBlock + kGroupSlots + 2) * head_dim);
+  return std::max(AmxWorkspaceFloats(head_dim), SimdWorkspaceFloats(head_dim));
 }
 
 const std::vector<AttentionKernel>& AvailableKernels() {
@@ -29,6 +31,9 @@ const std::vector<AttentionKernel>& AvailableKernels() {
     std::vector<AttentionKernel> all = {ScalarKernel()};
     for (AttentionKernel& kernel : SimdKernels()) {
       all.push_back(std::move(kernel));
+    }
+    if (std::optional<AttentionKernel> kernel = AmxKernel()) {
+      all.push_back(*std::move(kernel));
     }
     return all;
   }();

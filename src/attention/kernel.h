@@ -42,7 +42,7 @@ struct Partial {
 
 // One implementation.
 struct AttentionKernel {
-  std::string name;  // "scalar", "AVX2", …
+  std::string name;  // "scalar", "AVX2", "AVX512", "AMX", …
 
   // Attention over one chunk. `workspace` has WorkspaceFloats(head_dim) floats.
   void (*attend_chunk)(const ChunkInput& input, std::span<float> workspace, const Partial& result);
@@ -52,17 +52,20 @@ struct AttentionKernel {
 
   // out[i] = total.out[i] / total.sum, per query.
   void (*finish)(const Partial& total);
+
+  // A product of two numbers errs by at most this, relative to it, before it is added in float32.
+  double product_error = 0.0;
 };
 
-// Floats that attend_chunk needs beside its result.
+// Floats that every attend_chunk needs beside its result.
 std::size_t WorkspaceFloats(int head_dim);
 
 // Every implementation that this machine can run, the slowest ("scalar") first.
 const std::vector<AttentionKernel>& AvailableKernels();
 
 // The last of AvailableKernels, or the one that the environment variable VERICACHE_ISA names
-// (scalar, avx2, avx512, …; case does not matter). Throws UserError where it names one that this
-// machine cannot run, listing those that it can.
+// (scalar, avx2, avx512, amx, …; case does not matter). Throws UserError where it names one that
+// this machine cannot run, listing those that it can.
 const AttentionKernel& SelectKernel();
 
 }  // namespace vericache

@@ -14,16 +14,13 @@
 #include "attention/kernel_simd.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
-#include <limits>
 
 // foreach_target.h must come before highway.h.
 // clang-format off
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
+#include "attention/chunk-inl.h"
 #include "attention/readers-inl.h"
-#include "hwy/contrib/math/math-inl.h"
 // clang-format on
 
 HWY_BEFORE_NAMESPACE();
@@ -221,48 +218,6 @@ HWY_NOINLINE void AccumulateHalfPage(const Values& values, const Workspace& work
   AccumulateTilesOf({work.tile, head_dim}, head_dim, queries, begin, end, weights, out);
 }
 
-// Turns the scores [low, high) of a row into exp(score - max).
-HWY_NOINLINE void Softmax(float* row, int low, int high, float* max, float* sum) {
-  const DF d;
-  const VF minus_infinity = hn::Set(d, -std::numeric_limits<float>::infinity());
-  const int first = low / kLanes * kLanes;
-  // Scores outside count as -infinity, which exp turns into 0; only the vectors at the ends have
-  // any.
-  const auto scores = [&](int i) HWY_ATTR {
-    const VF score = hn::LoadU(d, row + i);
-    if (i >= low && i + kLanes <= high) {
-      return score;
-    }
-    const VF index = hn::Iota(d, static_cast<float>(i));
-    const auto inside = hn::And(hn::Ge(index, hn::Set(d, static_cast<float>(low))),
-                                hn::Lt(index, hn::Set(d, static_cast<float>(high))));
-    return hn::IfThenElse(inside, score, minus_infinity);
-  };
-  VF most = minus_infinity;
-  for (int i = first; i < high; i += kLanes) {
-    most = hn::Max(most, scores(i));
-  }
-  *max = hn::GetLane(hn::MaxOfLanes(d, most));
-  VF total = hn::Zero(d);
-  for (int i = first; i < high; i += kLanes) {
-    const VF exponent = hn::Sub(scores(i), hn::Set(d, *max));
-    const auto counts = hn::Ge(exponent, hn::Set(d, kMinExponent));
-    const VF weight = hn::IfThenElseZero(counts, hn::Exp(d, exponent));
-    total = hn::Add(total, weight);
-    hn::StoreU(weight, d, row + i);
-  }
-  *sum = hn::GetLane(hn::SumOfLanes(d, total));
-}
-
-// Calls f(half_page_begin, page) for each half page of [begin, end).
-template <class F>
-HWY_INLINE void ForEachHalfPage(const ChunkInput& input, int begin, int end, const F& f) {
-  for (int slot = begin / kGroupSlots * kGroupSlots; slot < end; slot += kGroupSlots) {
-    f(slot, reinterpret_cast<const std::uint8_t*>(
-                input.segment.pages[static_cast<std::size_t>(slot / kPageSlots)]));
-  }
-}
-
 // The scores of all queries on slots [base, end), base a multiple of kGroupSlots.
 template <class Keys>
 void ScoreSlots(const ChunkInput& input, const Workspace& work, int base, int end) {
@@ -276,36 +231,8 @@ void ScoreSlots(const ChunkInput& input, const Workspace& work, int base, int en
 }
 
 void Score(const ChunkInput& input, const Workspace& work, int base, int end) {
-  switch (input.segment.layout->format().keys) {
-    case NumberFormat::kF32:
-      return ScoreSlots<PlainKeys<float>>(input, work, base, end);
-    case NumberFormat::kF16:
-      return ScoreSlots<PlainKeys<hwy::float16_t>>(input, work, base, end);
-    case NumberFormat::kBF16:
-      return ScoreSlots<PlainKeys<hwy::bfloat16_t>>(input, work, base, end);
-    case NumberFormat::kQ8:
-    case NumberFormat::kQ8R:
-      return ScoreSlots<BlockKeys<8, false>>(input, work, base, end);
-    case NumberFormat::kQ4:
-    case NumberFormat::kQ4R:
-      return ScoreSlots<BlockKeys<4, false>>(input, work, base, end);
-    case NumberFormat::kKivi4:
-    case NumberFormat::kKivi4R:
-      return ScoreSlots<GroupedKeys<4>>(input, work, base, end);
-    case NumberFormat::kKivi2:
-    case NumberFormat::kKivi2R:
-      return ScoreSlots<GroupedKeys<2>>(input, work, base, end);
-    case NumberFormat::kTurbo4:
-      return ScoreSlots<BlockKeys<4, true>>(input, work, base, end);
-    case NumberFormat::kTurbo3:
-      return ScoreSlots<BlockKeys<3, true>>(input, work, base, end);
-    case NumberFormat::kTurbo2:
-      return ScoreSlots<BlockKeys<2, true>>(input, work, base, end);
-    case NumberFormat::kRotate4:
-      return ScoreSlots<TokenKeys<4>>(input, work, base, end);
-    case NumberFormat::kRotate2:
-      return ScoreSlots<TokenKeys<2>>(input, work, base, end);
-  }
+  WithKeys(input.segment.layout->format().keys,
+           [&]<class Keys>() { ScoreSlots<Keys>(input, work, base, end); });
 }
 
 // Adds the weighted values of slots [begin, end) to the outputs of queries [first, first +
@@ -327,38 +254,10 @@ void AccumulateSlots(const ChunkInput& input, const Workspace& work, int begin, 
 
 void Accumulate(const ChunkInput& input, const Workspace& work, int begin, int end, int first,
                 int queries, float* out) {
-  if (begin >= end) {
-    return;
-  }
-  switch (input.segment.layout->format().values) {
-    case NumberFormat::kF32:
-      return AccumulateSlots<PlainValues<float>>(input, work, begin, end, first, queries, out);
-    case NumberFormat::kF16:
-      return AccumulateSlots<PlainValues<hwy::float16_t>>(input, work, begin, end, first, queries,
-                                                          out);
-    case NumberFormat::kBF16:
-      return AccumulateSlots<PlainValues<hwy::bfloat16_t>>(input, work, begin, end, first, queries,
-                                                           out);
-    case NumberFormat::kQ8:
-    case NumberFormat::kQ8R:
-      return AccumulateSlots<BlockValues<8, false>>(input, work, begin, end, first, queries, out);
-    case NumberFormat::kQ4:
-    case NumberFormat::kQ4R:
-      return AccumulateSlots<BlockValues<4, false>>(input, work, begin, end, first, queries, out);
-    case NumberFormat::kKivi4:
-    case NumberFormat::kKivi4R:
-    case NumberFormat::kRotate4:
-      return AccumulateSlots<GroupedValues<4>>(input, work, begin, end, first, queries, out);
-    case NumberFormat::kKivi2:
-    case NumberFormat::kKivi2R:
-    case NumberFormat::kRotate2:
-      return AccumulateSlots<GroupedValues<2>>(input, work, begin, end, first, queries, out);
-    case NumberFormat::kTurbo4:
-      return AccumulateSlots<BlockValues<4, true>>(input, work, begin, end, first, queries, out);
-    case NumberFormat::kTurbo3:
-      return AccumulateSlots<BlockValues<3, true>>(input, work, begin, end, first, queries, out);
-    case NumberFormat::kTurbo2:
-      return AccumulateSlots<BlockValues<2, true>>(input, work, begin, end, first, queries, out);
+  if (begin < end) {
+    WithValues(input.segment.layout->format().values, [&]<class Values>() {
+      AccumulateSlots<Values>(input, work, begin, end, first, queries, out);
+    });
   }
 }
 
@@ -396,39 +295,8 @@ void AttendChunk(const ChunkInput& input, std::span<float> floats, const Partial
   }
 }
 
-void Merge(const Partial& part, const Partial& total) {
-  const DF d;
-  const std::size_t head_dim = part.out.size() / part.max.size();
-  for (std::size_t q = 0; q < part.max.size(); ++q) {
-    const float max = std::max(part.max[q], total.max[q]);
-    if (max == -std::numeric_limits<float>::infinity()) {
-      continue;
-    }
-    const float part_weight = std::exp(part.max[q] - max);
-    const float total_weight = std::exp(total.max[q] - max);
-    total.max[q] = max;
-    total.sum[q] = std::fma(part.sum[q], part_weight, total.sum[q] * total_weight);
-    for (std::size_t c = q * head_dim; c < (q + 1) * head_dim; c += kLanes) {
-      const VF scaled = hn::Mul(hn::LoadU(d, total.out.data() + c), hn::Set(d, total_weight));
-      const VF sum = hn::MulAdd(hn::LoadU(d, part.out.data() + c), hn::Set(d, part_weight), scaled);
-      hn::StoreU(sum, d, total.out.data() + c);
-    }
-  }
-}
-
-void Finish(const Partial& total) {
-  const DF d;
-  const std::size_t head_dim = total.out.size() / total.max.size();
-  for (std::size_t q = 0; q < total.max.size(); ++q) {
-    const VF scale = hn::Set(d, 1.0F / total.sum[q]);
-    for (std::size_t c = q * head_dim; c < (q + 1) * head_dim; c += kLanes) {
-      hn::StoreU(hn::Mul(hn::LoadU(d, total.out.data() + c), scale), d, total.out.data() + c);
-    }
-  }
-}
-
 AttentionKernel MakeKernel() {
-  return {.name = hwy::TargetName(HWY_TARGET),
+  return {.name = HWY_TARGET == HWY_AVX3 ? "AVX512" : hwy::TargetName(HWY_TARGET),
           .attend_chunk = AttendChunk,
           .merge = Merge,
           .finish = Finish};
@@ -443,6 +311,11 @@ HWY_AFTER_NAMESPACE();
 namespace vericache {
 
 HWY_EXPORT(MakeKernel);
+
+std::size_t SimdWorkspaceFloats(int head_dim) {
+  return static_cast<std::size_t>(kMaxQueryBlock * kChunkSlots) +
+         static_cast<std::size_t>((kMaxQueryBlock + kGroupSlots + 2) * head_dim);
+}
 
 std::vector<AttentionKernel> SimdKernels() {
   std::vector<AttentionKernel> kernels;

@@ -7,13 +7,12 @@
 
 #include "attention/key_tiles.h"
 #include "base/check.h"
+#include "base/size.h"
 
 namespace vericache {
 namespace {
 
 constexpr int kRows = 8;  // that share a load of the keys
-
-std::size_t Size(int n) { return static_cast<std::size_t>(n); }
 
 // A half page of what a block of rows sees: its slots [begin, end) count.
 struct Piece {

@@ -4,13 +4,12 @@
 #include <array>
 
 #include "base/check.h"
+#include "base/size.h"
 
 namespace vericache {
 namespace {
 
 constexpr int kBlock = 16;  // channels that one pass over the rows adds up together
-
-std::size_t Size(int n) { return static_cast<std::size_t>(n); }
 
 // products[i][j] += sum over rows of x[row][i] * x[row][j], for j from the block of i on.
 void AddProducts(std::span<const float> x, int rows, int dim, std::span<float> products) {

@@ -238,6 +238,73 @@ class BlockValues {
   const float* scales_;
 };
 
+// Calls f.operator()<Reader>() with the reader of a format's keys, or values.
+template <class F>
+void WithKeys(NumberFormat format, const F& f) {
+  switch (format) {
+    case NumberFormat::kF32:
+      return f.template operator()<PlainKeys<float>>();
+    case NumberFormat::kF16:
+      return f.template operator()<PlainKeys<hwy::float16_t>>();
+    case NumberFormat::kBF16:
+      return f.template operator()<PlainKeys<hwy::bfloat16_t>>();
+    case NumberFormat::kQ8:
+    case NumberFormat::kQ8R:
+      return f.template operator()<BlockKeys<8, false>>();
+    case NumberFormat::kQ4:
+    case NumberFormat::kQ4R:
+      return f.template operator()<BlockKeys<4, false>>();
+    case NumberFormat::kKivi4:
+    case NumberFormat::kKivi4R:
+      return f.template operator()<GroupedKeys<4>>();
+    case NumberFormat::kKivi2:
+    case NumberFormat::kKivi2R:
+      return f.template operator()<GroupedKeys<2>>();
+    case NumberFormat::kTurbo4:
+      return f.template operator()<BlockKeys<4, true>>();
+    case NumberFormat::kTurbo3:
+      return f.template operator()<BlockKeys<3, true>>();
+    case NumberFormat::kTurbo2:
+      return f.template operator()<BlockKeys<2, true>>();
+    case NumberFormat::kRotate4:
+      return f.template operator()<TokenKeys<4>>();
+    case NumberFormat::kRotate2:
+      return f.template operator()<TokenKeys<2>>();
+  }
+}
+
+template <class F>
+void WithValues(NumberFormat format, const F& f) {
+  switch (format) {
+    case NumberFormat::kF32:
+      return f.template operator()<PlainValues<float>>();
+    case NumberFormat::kF16:
+      return f.template operator()<PlainValues<hwy::float16_t>>();
+    case NumberFormat::kBF16:
+      return f.template operator()<PlainValues<hwy::bfloat16_t>>();
+    case NumberFormat::kQ8:
+    case NumberFormat::kQ8R:
+      return f.template operator()<BlockValues<8, false>>();
+    case NumberFormat::kQ4:
+    case NumberFormat::kQ4R:
+      return f.template operator()<BlockValues<4, false>>();
+    case NumberFormat::kKivi4:
+    case NumberFormat::kKivi4R:
+    case NumberFormat::kRotate4:
+      return f.template operator()<GroupedValues<4>>();
+    case NumberFormat::kKivi2:
+    case NumberFormat::kKivi2R:
+    case NumberFormat::kRotate2:
+      return f.template operator()<GroupedValues<2>>();
+    case NumberFormat::kTurbo4:
+      return f.template operator()<BlockValues<4, true>>();
+    case NumberFormat::kTurbo3:
+      return f.template operator()<BlockValues<3, true>>();
+    case NumberFormat::kTurbo2:
+      return f.template operator()<BlockValues<2, true>>();
+  }
+}
+
 // NOLINTNEXTLINE(google-readability-namespace-comments)
 }  // namespace HWY_NAMESPACE
 }  // namespace vericache

@@ -58,7 +58,7 @@ std::vector<NamedPrompt> GatherPrompts(const AcceptanceArguments& arguments,
   } else {
     names = arguments.workloads;
     if (names.empty()) {
-      for (const Workload& workload : Workloads()) {
+      for (const WorkloadKind& workload : Workloads()) {
         names.emplace_back(workload.name);
       }
     }

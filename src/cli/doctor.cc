@@ -61,7 +61,8 @@ double ProductFlops(const std::vector<TypeReport>& reports) {
 
 nlohmann::ordered_json TypeJson(const TypeReport& report) {
   nlohmann::ordered_json object;
-  object["type"] = ggml_type_name(report.type);
+  object["type"] = ggml_type_name(report.kind.type);
+  object["packed"] = report.kind.packed;
   object["matrices"] = report.matrices;
   object["bytes"] = report.bytes.count;
   object["class_starts"] = report.class_starts;
@@ -142,8 +143,10 @@ void RunDoctor(const DoctorArguments& arguments) {
     for (const TypeReport::Cost& each : report.costs) {
       cost += (cost.empty() ? "" : "  ") + Fixed(each.exact_us / each.plain_us, 2) + "x";
     }
-    rows.push_back({ggml_type_name(report.type), std::to_string(report.matrices),
-                    HumanBytes(report.bytes), Classes(report), Remedy(report), cost});
+    rows.push_back(
+        {std::string(ggml_type_name(report.kind.type)) + (report.kind.packed ? ", packed" : ""),
+         std::to_string(report.matrices), HumanBytes(report.bytes), Classes(report), Remedy(report),
+         cost});
   }
   std::printf("%s", FormatTable(rows).c_str());
 }

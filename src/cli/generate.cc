@@ -144,7 +144,7 @@ void RunGenerate(GenerateArguments arguments, bool has_prompt) {
       std::fprintf(stderr,
                    "vericache: warning: %s products are not repeatable on this machine, so equal "
                    "output is not assured\n",
-                   ggml_type_name(report.type));
+                   ggml_type_name(report.kind.type));
     }
   }
 

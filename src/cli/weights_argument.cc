@@ -11,27 +11,9 @@
 #include "cli/output.h"
 #include "model/backend.h"
 #include "model/weight_choice.h"
-#include "model/weights.h"
 
 namespace vericache {
 namespace {
-
-constexpr const char* kAsIs = "as-is";
-
-std::string Name(std::optional<ggml_type> type) { return type ? ggml_type_name(*type) : kAsIs; }
-
-// nullopt for an unknown name.
-std::optional<std::optional<ggml_type>> Parse(const std::string& name) {
-  if (name == kAsIs) {
-    return std::optional<ggml_type>();
-  }
-  for (const ggml_type type : kWeightTypes) {
-    if (name == ggml_type_name(type)) {
-      return type;
-    }
-  }
-  return std::nullopt;
-}
 
 std::filesystem::path MemoryOf(const GgufFile& file) {
   std::filesystem::path folder;
@@ -52,44 +34,45 @@ std::filesystem::path MemoryOf(const GgufFile& file) {
 void WeightsArgument::AddTo(CLI::App& command) {
   command
       .add_option("--weights", text,
-                  "Number format of the weights in memory: as-is (the file's own), q8_0, bf16, or "
-                  "auto, which measures once what is fastest here. It changes the output a "
-                  "little, alike under every policy")
+                  "How the weights are held in memory: as-is (as in the file), packed (laid out "
+                  "for this processor), q8_0, q8_0-packed or bf16 (converted), or auto, which "
+                  "measures once what is fastest here. It changes the output a little, alike "
+                  "under every policy")
       ->capture_default_str();
 }
 
-std::optional<ggml_type> WeightsArgument::For(const std::string& model, int threads) const {
-  if (const auto type = Parse(text)) {
-    return *type;
+WeightForm WeightsArgument::For(const std::string& model, int threads) const {
+  if (const auto form = ParseWeightForm(text)) {
+    return *form;
   }
   if (text != "auto") {
-    std::string known = kAsIs;
-    for (const ggml_type type : kWeightTypes) {
-      known += std::string(", ") + ggml_type_name(type);
+    std::string known;
+    for (const WeightForm& form : kWeightForms) {
+      known += Name(form) + ", ";
     }
-    throw UserError("unknown --weights '" + text + "'; known are " + known + ", auto");
+    throw UserError("unknown --weights '" + text + "'; known are " + known + "auto");
   }
   const GgufFile file(model);
   const std::filesystem::path memory = MemoryOf(file);
   std::string name;
   if (std::ifstream(memory) >> name) {
-    if (const auto type = Parse(name)) {
-      return *type;
+    if (const auto form = ParseWeightForm(name)) {
+      return *form;
     }
   }
   std::fprintf(stderr, "vericache: measuring which weights are fastest here\n");
   const WeightChoice choice = ChooseWeights(file, threads);
   std::error_code ignored;
   std::filesystem::create_directories(memory.parent_path(), ignored);
-  if (!(std::ofstream(memory) << Name(choice.as) << '\n').flush()) {
+  if (!(std::ofstream(memory) << Name(choice.form) << '\n').flush()) {
     throw UserError("cannot write " + memory.string() + ", to remember --weights " +
-                    Name(choice.as) + "; name that instead of auto");
+                    Name(choice.form) + "; name that instead of auto");
   }
   std::fprintf(
       stderr, "vericache: weights %s: products %s times as fast, %s for %s; remembered in %s\n",
-      Name(choice.as).c_str(), Fixed(choice.speedup, 1).c_str(), HumanBytes(choice.chosen).c_str(),
-      HumanBytes(choice.file).c_str(), memory.string().c_str());
-  return choice.as;
+      Name(choice.form).c_str(), Fixed(choice.speedup, 1).c_str(),
+      HumanBytes(choice.chosen).c_str(), HumanBytes(choice.file).c_str(), memory.string().c_str());
+  return choice.form;
 }
 
 }  // namespace vericache

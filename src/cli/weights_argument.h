@@ -1,23 +1,22 @@
 // --weights, of all commands that load a model.
 #pragma once
 
-#include <optional>
 #include <string>
 
 #include "CLI/CLI.hpp"
-#include "ggml.h"
+#include "model/weight_form.h"
 
 namespace vericache {
 
 struct WeightsArgument {
-  std::string text = "as-is";
+  std::string text = "packed";
 
   void AddTo(CLI::App& command);
 
   // What ModelOptions::weights takes. Throws UserError, listing the known ones. For `auto` it is
   // measured, said on standard error, and remembered for this model and processor, so that every
   // run has the same: in weights/ below VERICACHE_CACHE, or ~/.cache/vericache.
-  std::optional<ggml_type> For(const std::string& model, int threads) const;
+  WeightForm For(const std::string& model, int threads) const;
 };
 
 }  // namespace vericache

@@ -17,7 +17,7 @@ struct ShowArguments {
 
 void List() {
   std::vector<std::vector<std::string>> rows = {{"workload", "the model is to"}};
-  for (const Workload& workload : Workloads()) {
+  for (const WorkloadKind& workload : Workloads()) {
     rows.push_back({std::string(workload.name), std::string(workload.what)});
   }
   WriteOut(FormatTable(rows));

@@ -6,11 +6,10 @@
 #include <numeric>
 
 #include "attention/key_tiles.h"
+#include "base/size.h"
 
 namespace vericache {
 namespace {
-
-std::size_t Size(int n) { return static_cast<std::size_t>(n); }
 
 // a b, or a b' where `transposed`, of square matrices.
 std::vector<float> Product(std::span<const float> a, std::span<const float> b, std::size_t dim,

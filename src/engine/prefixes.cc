@@ -22,11 +22,11 @@ static_assert(kPrefixTokens % kPageSlots == 0);
 std::string Identity(const Model& model) {
   std::ostringstream identity;
   identity << model.file().Fingerprint() << ' ' << SelectKernel().name << " f16";
-  if (model.converted_to()) {
-    identity << " as " << ggml_type_name(*model.converted_to());
+  if (model.form() != WeightForm{}) {
+    identity << ' ' << Name(model.form());
   }
-  for (const auto& [type, rule] : model.rules()) {
-    identity << ' ' << type << ':' << rule.pad_to << ',' << rule.group;
+  for (const auto& [kind, rule] : model.rules()) {
+    identity << ' ' << kind.type << ':' << rule.pad_to << ',' << rule.group;
   }
   identity << ' ' << GgmlInstructionSets();
   return identity.str();

@@ -16,7 +16,6 @@ namespace {
 constexpr int kChunk = 512;
 
 struct FreeLlama {
-  void operator()(llama_model* model) const { llama_model_free(model); }
   void operator()(llama_context* context) const { llama_free(context); }
 };
 
@@ -46,7 +45,7 @@ class Batch {
 }  // namespace
 
 struct LlamaPeer::Loaded {
-  std::unique_ptr<llama_model, FreeLlama> model;
+  std::unique_ptr<llama_model, decltype(&llama_model_free)> model{nullptr, llama_model_free};
   int threads = 1;
 };
 

@@ -22,8 +22,13 @@ constexpr int kDenseCounts = 64;
 constexpr std::array kSparseCounts = {65, 96, 127, 128, 256, 511, 512, 1024};
 // More padding than this costs more than multiplying in groups.
 constexpr int kMaxPad = 16;
-// Output rows of a weight matrix that are tried: enough to split among many threads.
+// Output rows of a matrix that are tried: enough to split among many threads. A packed one is
+// tried whole.
 constexpr std::int64_t kSliceRows = 256;
+
+std::int64_t RowsTried(const ggml_tensor* matrix) {
+  return KindOf(matrix).packed ? matrix->ne[1] : std::min(matrix->ne[1], kSliceRows);
+}
 
 std::vector<int> CountsTried() {
   std::vector<int> counts;
@@ -51,7 +56,7 @@ class Probe {
   }
 
   double FlopsPerRow() const {
-    return 2.0 * static_cast<double>(weight_->ne[0] * std::min(weight_->ne[1], kSliceRows));
+    return 2.0 * static_cast<double>(weight_->ne[0] * RowsTried(weight_));
   }
 
   // The best of several runs.
@@ -67,8 +72,10 @@ class Probe {
         ggml_init({.mem_size = ggml_tensor_overhead() * 32 + ggml_graph_overhead_custom(32, false),
                    .mem_buffer = nullptr,
                    .no_alloc = true}));
-    ggml_tensor* slice = ggml_view_2d(context.get(), weight_, weight_->ne[0],
-                                      std::min(weight_->ne[1], kSliceRows), weight_->nb[1], 0);
+    ggml_tensor* slice = weight_;
+    if (RowsTried(weight_) < weight_->ne[1]) {
+      slice = ggml_view_2d(context.get(), weight_, weight_->ne[0], kSliceRows, weight_->nb[1], 0);
+    }
     ggml_tensor* input = ggml_new_tensor_2d(context.get(), GGML_TYPE_F32, weight_->ne[0], rows);
     ggml_tensor* product =
         MultiplyRows(context.get(), {.weight = slice, .bias = nullptr}, input, rule);
@@ -184,21 +191,22 @@ ggml_tensor* MultiplyRows(ggml_context* context, const LinearWeights& linear, gg
 std::vector<TypeReport> CheckRows(const Weights& weights, int threads, bool with_costs) {
   const Backend backend(threads);
   const Backend one_thread(1);
-  // One matrix of each type and row length stands for all.
+  // The smallest matrix of each kind and row length stands for all.
   struct Kind {
     TypeReport report;
     std::map<std::int64_t, ggml_tensor*> samples;
   };
-  std::map<ggml_type, Kind> kinds;
+  std::map<MatrixKind, Kind> kinds;
   for (ggml_tensor* matrix : weights.matrices()) {
-    Kind& kind = kinds[matrix->type];
-    kind.report.type = matrix->type;
+    Kind& kind = kinds[KindOf(matrix)];
+    kind.report.kind = KindOf(matrix);
     kind.report.matrices += 1;
     kind.report.bytes += Bytes{ggml_nbytes(matrix)};
-    kind.samples.try_emplace(matrix->ne[0], matrix);
+    ggml_tensor*& sample = kind.samples.try_emplace(matrix->ne[0], matrix).first->second;
+    sample = matrix->ne[1] < sample->ne[1] ? matrix : sample;
   }
   std::vector<TypeReport> all;
-  for (auto& [type, kind] : kinds) {
+  for (auto& [key, kind] : kinds) {
     TypeReport& report = kind.report;
     std::vector<Probe> probes;
     std::vector<Finding> findings;
@@ -230,7 +238,7 @@ std::vector<TypeReport> CheckRows(const Weights& weights, int threads, bool with
 ExactRows RulesOf(const std::vector<TypeReport>& reports) {
   ExactRows rules;
   for (const TypeReport& report : reports) {
-    rules[report.type] = report.rule;
+    rules[report.kind] = report.rule;
   }
   return rules;
 }

@@ -28,9 +28,9 @@ struct RowRule {
 ggml_tensor* MultiplyRows(ggml_context* context, const LinearWeights& linear, ggml_tensor* rows,
                           RowRule rule);
 
-// What the self-check found for one weight type of a model.
+// What the self-check found for one kind of matrices of a model.
 struct TypeReport {
-  ggml_type type;
+  MatrixKind kind;
   int matrices = 0;
   Bytes bytes;
   // Row counts (of those tried) at which a new class begins: {1} means that all are equal.
@@ -48,11 +48,10 @@ struct TypeReport {
   std::vector<Cost> costs;
 };
 
-// Rules by weight type.
-using ExactRows = std::map<ggml_type, RowRule>;
+using ExactRows = std::map<MatrixKind, RowRule>;
 
-// Multiplies slices of the model's own matrices with 1 to 64 and some larger numbers of rows, on
-// one and on `threads` threads, and finds a rule per weight type. The choice rests on bits alone,
+// Multiplies the model's own matrices, or slices of them, with 1 to 64 and some larger numbers of
+// rows, on one and on `threads` threads, and finds a rule per kind. The choice rests on bits alone,
 // never on times, so that it is the same in every run on a machine. `with_costs` also measures what
 // the rules cost.
 std::vector<TypeReport> CheckRows(const Weights& weights, int threads, bool with_costs);

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <filesystem>
-#include <optional>
 #include <vector>
 
 #include "model/exact_rows.h"
@@ -13,8 +12,7 @@ namespace vericache {
 
 struct ModelOptions {
   int threads = 1;
-  // What matrices are converted to; nullopt: they stay as they are in the file.
-  std::optional<ggml_type> weights;
+  WeightForm weights;
   bool measure_costs = false;  // of the rules that make products exact
 };
 
@@ -28,14 +26,14 @@ class Model {
         weights_(file_, params_, options.weights, options.threads),
         reports_(CheckRows(weights_, options.threads, options.measure_costs)),
         rules_(RulesOf(reports_)),
-        converted_to_(options.weights) {}
+        form_(options.weights) {}
 
   const GgufFile& file() const { return file_; }
   const ModelParams& params() const { return params_; }
   const Weights& weights() const { return weights_; }
   const std::vector<TypeReport>& reports() const { return reports_; }
   const ExactRows& rules() const { return rules_; }
-  std::optional<ggml_type> converted_to() const { return converted_to_; }
+  const WeightForm& form() const { return form_; }
 
  private:
   GgufFile file_;
@@ -43,7 +41,7 @@ class Model {
   Weights weights_;
   std::vector<TypeReport> reports_;
   ExactRows rules_;
-  std::optional<ggml_type> converted_to_;
+  WeightForm form_;
 };
 
 }  // namespace vericache

@@ -68,7 +68,7 @@ class Transformer::Builder {
   }
 
   ggml_tensor* Linear(const LinearWeights& linear, ggml_tensor* x) {
-    const RowRule rule = batch_.exact ? rules_.at(linear.weight->type) : RowRule{};
+    const RowRule rule = batch_.exact ? rules_.at(KindOf(linear.weight)) : RowRule{};
     return MultiplyRows(context_.get(), linear, x, rule);
   }
 

@@ -33,16 +33,16 @@ double Seconds(const std::vector<TypeReport>& reports, int rows, int threads, do
     const auto cost = std::ranges::find(report.costs, rows, &TypeReport::Cost::rows);
     Check(cost != report.costs.end(), "costs are known at these row counts");
     const double bytes = static_cast<double>(report.bytes.count);
-    const double numbers = bytes * static_cast<double>(ggml_blck_size(report.type)) /
-                           static_cast<double>(ggml_type_size(report.type));
+    const double numbers = bytes * static_cast<double>(ggml_blck_size(report.kind.type)) /
+                           static_cast<double>(ggml_type_size(report.kind.type));
     arithmetic += 2.0 * numbers * rows / (cost->exact_flops_per_s * threads);
     reading += bytes / bandwidth;
   }
   return std::max(arithmetic, reading);
 }
 
-Measured Measure(const GgufFile& file, std::optional<ggml_type> as, int threads, double bandwidth) {
-  const Weights weights(file, ReadParams(file), as, threads);
+Measured Measure(const GgufFile& file, const WeightForm& form, int threads, double bandwidth) {
+  const Weights weights(file, ReadParams(file), form, threads);
   // On one thread: several that wait for each other say little while others use the machine.
   const std::vector<TypeReport> reports = CheckRows(weights, /*threads=*/1, /*with_costs=*/true);
   Measured measured{.seconds = 1.0, .bytes = weights.bytes()};
@@ -52,10 +52,10 @@ Measured Measure(const GgufFile& file, std::optional<ggml_type> as, int threads,
   return measured;
 }
 
-std::optional<Measured> MeasureIfItFits(const GgufFile& file, ggml_type type, int threads,
+std::optional<Measured> MeasureIfItFits(const GgufFile& file, const WeightForm& form, int threads,
                                         double bandwidth) {
   try {
-    return Measure(file, type, threads, bandwidth);
+    return Measure(file, form, threads, bandwidth);
   } catch (const UserError&) {  // memory does not hold it
     return std::nullopt;
   }
@@ -65,13 +65,16 @@ std::optional<Measured> MeasureIfItFits(const GgufFile& file, ggml_type type, in
 
 WeightChoice ChooseWeights(const GgufFile& file, int threads) {
   const double bandwidth = MeasureReadBandwidth(threads);
-  const Measured own = Measure(file, std::nullopt, threads, bandwidth);
+  const Measured own = Measure(file, {}, threads, bandwidth);
   WeightChoice choice{.file = own.bytes, .chosen = own.bytes};
-  for (const ggml_type type : kWeightTypes) {
-    const std::optional<Measured> other = MeasureIfItFits(file, type, threads, bandwidth);
+  for (const WeightForm& form : kWeightForms) {
+    if (form == WeightForm{}) {
+      continue;
+    }
+    const std::optional<Measured> other = MeasureIfItFits(file, form, threads, bandwidth);
     const double speedup = other ? own.seconds / other->seconds : 0.0;
     if (speedup > std::max(kWorthwhile, choice.speedup)) {
-      choice = {.as = type, .speedup = speedup, .file = own.bytes, .chosen = other->bytes};
+      choice = {.form = form, .speedup = speedup, .file = own.bytes, .chosen = other->bytes};
     }
   }
   return choice;

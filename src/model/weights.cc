@@ -1,7 +1,9 @@
 #include "model/weights.h"
 
+#include <algorithm>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "base/error.h"
 #include "base/memory.h"
@@ -9,16 +11,16 @@
 #include "model/tensor_reader.h"
 
 namespace vericache {
-namespace {
-
-// Declares tensors in a ggml context and keeps book of those that were asked for.
-class Declarer {
+// Declares tensors in the stores that they belong to and keeps book of those that were asked for.
+class Weights::Declarer {
  public:
-  // Matrices are declared as of the type `as`, where one is given and their rows allow it.
-  Declarer(const GgufFile& file, ggml_context* context, std::optional<ggml_type> as)
-      : file_(file), context_(context), as_(as) {}
+  // Matrices are declared in the given form, as far as their rows allow it.
+  Declarer(const GgufFile& file, const WeightForm& form, std::vector<Store>& stores)
+      : file_(file), form_(form), stores_(stores) {}
 
-  ggml_tensor* Optional(const std::string& name, std::vector<std::int64_t> shape) {
+  // `looked_up`: single rows of the matrix are read, too, hence it is not packed.
+  ggml_tensor* Optional(const std::string& name, std::vector<std::int64_t> shape,
+                        bool looked_up = false) {
     const GgufFile::Tensor* tensor = file_.Find(name);
     if (tensor == nullptr) {
       return nullptr;
@@ -36,15 +38,19 @@ class Declarer {
            (vector ? "; only f32 is supported here" : ", which ggml does not multiply with"));
     }
     declared_.insert(name);
-    const bool converts = as_ && !vector && shape[0] % ggml_blck_size(*as_) == 0;
-    ggml_tensor* made =
-        ggml_new_tensor(context_, converts ? *as_ : tensor->type, GGML_MAX_DIMS, shape.data());
+    const bool converts = form_.as && !vector && shape[0] % ggml_blck_size(*form_.as) == 0;
+    const ggml_type type = converts ? *form_.as : tensor->type;
+    const bool packs = form_.packed && !vector && !looked_up;
+    ggml_tensor* made = ggml_new_tensor(
+        ContextOf(packs ? PackingFor(type, shape[0], shape[1]) : ggml_backend_cpu_buffer_type()),
+        type, GGML_MAX_DIMS, shape.data());
     ggml_set_name(made, name.c_str());
     return made;
   }
 
-  ggml_tensor* Need(const std::string& name, std::vector<std::int64_t> shape) {
-    ggml_tensor* made = Optional(name, std::move(shape));
+  ggml_tensor* Need(const std::string& name, std::vector<std::int64_t> shape,
+                    bool looked_up = false) {
+    ggml_tensor* made = Optional(name, std::move(shape), looked_up);
     if (made == nullptr) {
       Fail("tensor " + name + " is missing");
     }
@@ -75,28 +81,39 @@ class Declarer {
     return text;
   }
 
+  ggml_context* ContextOf(ggml_backend_buffer_type_t buffers) {
+    const auto found = std::ranges::find(stores_, buffers, &Store::buffers);
+    if (found != stores_.end()) {
+      return found->context.get();
+    }
+    // Of every tensor, and of a twin.
+    const std::size_t size = ggml_tensor_overhead() * (file_.tensors().size() + 1);
+    GgmlContext context(ggml_init({.mem_size = size, .mem_buffer = nullptr, .no_alloc = true}));
+    return stores_.emplace_back(buffers, std::move(context), nullptr).context.get();
+  }
+
   const GgufFile& file_;
-  ggml_context* context_;
-  std::optional<ggml_type> as_;
+  WeightForm form_;
+  std::vector<Store>& stores_;
   std::set<std::string> declared_;
 };
 
-}  // namespace
+MatrixKind KindOf(const ggml_tensor* matrix) {
+  return {.type = matrix->type, .packed = !ggml_backend_buffer_is_host(matrix->buffer)};
+}
 
-Weights::Weights(const GgufFile& file, const ModelParams& params, std::optional<ggml_type> as,
+Weights::Weights(const GgufFile& file, const ModelParams& params, const WeightForm& form,
                  int threads) {
-  context_.reset(ggml_init({.mem_size = ggml_tensor_overhead() * (file.tensors().size() + 1),
-                            .mem_buffer = nullptr,
-                            .no_alloc = true}));
-  Declarer declare(file, context_.get(), as);
+  Declarer declare(file, form, stores_);
   const std::int64_t embedding = params.embedding;
   const std::int64_t query = static_cast<std::int64_t>(params.heads) * params.head_dim;
   const std::int64_t key = static_cast<std::int64_t>(params.kv_heads) * params.head_dim;
-  token_embedding_ = declare.Need("token_embd.weight", {embedding, params.vocabulary});
+  token_embedding_ = declare.Need("token_embd.weight", {embedding, params.vocabulary}, true);
   output_norm_ = declare.Need("output_norm.weight", {embedding});
   output_ = declare.Optional("output.weight", {embedding, params.vocabulary});
   if (output_ == nullptr) {
-    output_ = token_embedding_;
+    output_ = form.packed ? declare.Need("token_embd.weight", {embedding, params.vocabulary})
+                          : token_embedding_;
   }
   if (params.architecture == "llama") {
     rope_factors_ = declare.Optional("rope_freqs.weight", {params.rope.dims / 2});
@@ -122,18 +139,24 @@ Weights::Weights(const GgufFile& file, const ModelParams& params, std::optional<
   declare.RefuseUnknown();
 
   Bytes needed;
-  for (ggml_tensor* tensor = ggml_get_first_tensor(context_.get()); tensor != nullptr;
-       tensor = ggml_get_next_tensor(context_.get(), tensor)) {
-    needed += Bytes{ggml_nbytes(tensor)};
+  std::vector<ggml_tensor*> all;
+  for (const Store& store : stores_) {
+    for (ggml_tensor* tensor = ggml_get_first_tensor(store.context.get()); tensor != nullptr;
+         tensor = ggml_get_next_tensor(store.context.get(), tensor)) {
+      needed += Bytes{ggml_backend_buft_get_alloc_size(store.buffers, tensor)};
+      all.push_back(tensor);
+    }
   }
   RequireMemory(needed, "the weights of " + file.path().string());
-  buffer_.reset(
-      ggml_backend_alloc_ctx_tensors_from_buft(context_.get(), ggml_backend_cpu_buffer_type()));
-  if (!buffer_) {
-    throw UserError("no memory for the weights of " + file.path().string() + ": " +
-                    HumanBytes(needed) + " are needed");
+  for (Store& store : stores_) {
+    store.buffer.reset(
+        ggml_backend_alloc_ctx_tensors_from_buft(store.context.get(), store.buffers));
+    if (!store.buffer) {
+      throw UserError("no memory for the weights of " + file.path().string() + ": " +
+                      HumanBytes(needed) + " are needed");
+    }
   }
-  ReadTensors(file, context_.get(), threads);
+  ReadTensors(file, all, threads);
 }
 
 std::vector<ggml_tensor*> Weights::matrices() const {
@@ -147,6 +170,12 @@ std::vector<ggml_tensor*> Weights::matrices() const {
   return all;
 }
 
-Bytes Weights::bytes() const { return {ggml_backend_buffer_get_size(buffer_.get())}; }
+Bytes Weights::bytes() const {
+  Bytes sum;
+  for (const Store& store : stores_) {
+    sum += Bytes{ggml_backend_buffer_get_size(store.buffer.get())};
+  }
+  return sum;
+}
 
 }  // namespace vericache

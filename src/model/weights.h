@@ -1,13 +1,13 @@
 #pragma once
 
-#include <array>
-#include <memory>
-#include <optional>
+#include <compare>
 #include <vector>
 
 #include "ggml-backend.h"
 #include "ggml.h"
+#include "model/ggml_handles.h"
 #include "model/params.h"
+#include "model/weight_form.h"
 
 namespace vericache {
 
@@ -16,14 +16,6 @@ struct LinearWeights {
   ggml_tensor* weight = nullptr;
   ggml_tensor* bias = nullptr;
 };
-
-// Bundle of ggml's RAII-less handles.
-struct GgmlDeleter {
-  void operator()(ggml_context* context) const { ggml_free(context); }
-  void operator()(ggml_backend_buffer* buffer) const { ggml_backend_buffer_free(buffer); }
-};
-using GgmlContext = std::unique_ptr<ggml_context, GgmlDeleter>;
-using GgmlBuffer = std::unique_ptr<ggml_backend_buffer, GgmlDeleter>;
 
 struct LayerWeights {
   ggml_tensor* attention_norm = nullptr;
@@ -34,21 +26,26 @@ struct LayerWeights {
   LinearWeights gate, up, down;
 };
 
-// What matrices may be converted to.
-inline constexpr std::array kWeightTypes = {GGML_TYPE_Q8_0, GGML_TYPE_BF16};
+// What decides which of ggml's code multiplies with a matrix.
+struct MatrixKind {
+  ggml_type type;
+  bool packed;
+
+  auto operator<=>(const MatrixKind&) const = default;
+};
+MatrixKind KindOf(const ggml_tensor* matrix);
 
 // A model's tensors in memory.
 class Weights {
  public:
-  // Reads all tensors, as they are in the file, or matrices converted to the type `as`. Throws
-  // UserError where one is missing, has another shape than the metadata says or is unknown
-  // (ignoring it would change the output), or where memory does not suffice.
-  Weights(const GgufFile& file, const ModelParams& params, std::optional<ggml_type> as,
-          int threads);
+  // Reads all tensors, matrices in the given form. Throws UserError where one is missing, has
+  // another shape than the metadata says or is unknown (ignoring it would change the output), or
+  // where memory does not suffice.
+  Weights(const GgufFile& file, const ModelParams& params, const WeightForm& form, int threads);
 
   ggml_tensor* token_embedding() const { return token_embedding_; }
   ggml_tensor* output_norm() const { return output_norm_; }
-  // The embedding itself where the output is tied.
+  // Where the output is tied: the embedding itself, or its packed twin.
   ggml_tensor* output() const { return output_; }
   // Frequency factors of Llama 3; nullptr where there are none.
   ggml_tensor* rope_factors() const { return rope_factors_; }
@@ -58,8 +55,15 @@ class Weights {
   Bytes bytes() const;
 
  private:
-  GgmlContext context_;
-  GgmlBuffer buffer_;
+  // Tensors whose memory is laid out alike.
+  struct Store {
+    ggml_backend_buffer_type_t buffers;
+    GgmlContext context;
+    GgmlBuffer buffer;
+  };
+  class Declarer;
+
+  std::vector<Store> stores_;
   ggml_tensor* token_embedding_ = nullptr;
   ggml_tensor* output_norm_ = nullptr;
   ggml_tensor* output_ = nullptr;

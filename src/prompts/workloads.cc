@@ -220,7 +220,7 @@ Document Quote(std::uint32_t seed) {
 }
 
 struct Entry {
-  Workload workload;
+  WorkloadKind workload;
   Document (*make)(std::uint32_t seed);
 };
 
@@ -233,7 +233,7 @@ constexpr std::array<Entry, 6> kEntries = {
      {{"quote", "quote paragraphs of a text"}, Quote}}};
 
 constexpr auto kWorkloads = [] {
-  std::array<Workload, kEntries.size()> workloads;
+  std::array<WorkloadKind, kEntries.size()> workloads;
   std::ranges::transform(kEntries, workloads.begin(), &Entry::workload);
   return workloads;
 }();
@@ -248,7 +248,7 @@ std::string TextOf(const Document& document, std::size_t count) {
 
 }  // namespace
 
-std::span<const Workload> Workloads() { return kWorkloads; }
+std::span<const WorkloadKind> Workloads() { return kWorkloads; }
 
 std::function<int(const std::string&)> CounterOf(const Tokenizer& tokenizer) {
   return [&tokenizer](const std::string& text) {
@@ -262,7 +262,7 @@ PromptText MakeWorkload(std::string_view name, int tokens, std::uint32_t seed,
       std::ranges::find(kEntries, name, [](const Entry& each) { return each.workload.name; });
   if (entry == kEntries.end()) {
     std::string known;
-    for (const Workload& each : Workloads()) {
+    for (const WorkloadKind& each : Workloads()) {
       known += (known.empty() ? "" : ", ") + std::string(each.name);
     }
     throw UserError("unknown workload '" + std::string(name) + "'; known are " + known);

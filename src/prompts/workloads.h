@@ -12,13 +12,13 @@
 
 namespace vericache {
 
-struct Workload {
+struct WorkloadKind {
   std::string_view name;
   std::string_view what;
 };
 
 // All of them, by name.
-std::span<const Workload> Workloads();
+std::span<const WorkloadKind> Workloads();
 
 // Counts the tokens of a text, without a chat template.
 std::function<int(const std::string&)> CounterOf(const Tokenizer& tokenizer);

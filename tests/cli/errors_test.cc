@@ -155,7 +155,7 @@ TEST_F(CliErrors, Options) {
   fails({"--draft-length", "4x"}, {"4x", "auto"});
   fails({"--full-store", "tape"}, {"tape", "memory", "disk:PATH"});
   fails({"--full-store", "disk:/dev/null/x"}, {"/dev/null/x"});
-  fails({"--weights", "int4"}, {"int4", "as-is", "q8_0", "bf16", "auto"});
+  fails({"--weights", "int4"}, {"int4", "as-is", "packed", "q8_0", "bf16", "auto"});
   FailsAs({"doctor", "-m", Tiny(), "--weights", "int4"}, {"int4"});
   fails({"--link-bandwidth", "fast"}, {"--link-bandwidth", "fast"});
   fails({"--link-bandwidth", "500"}, {"--link-bandwidth", "500MB/s"});

@@ -13,7 +13,7 @@ namespace {
 using testing::RandomData;
 using testing::Size;
 
-constexpr CacheGeometry kGeometry = {.layers = 2, .kv_heads = 2, .head_dim = 32};
+constexpr CacheGeometry kTwoLayers = {.layers = 2, .kv_heads = 2, .head_dim = 32};
 constexpr int kHeads = 4;
 constexpr int kPrompt = 200;
 constexpr int kVerified = 20;  // positions after it
@@ -23,15 +23,15 @@ constexpr int kLookedAt = 77;  // the position that the verified queries look at
 struct Text {
   Text() {
     testing::FillTail(full, kPrompt + kVerified, random);
-    std::vector<float> key(Size(kGeometry.head_dim));
+    std::vector<float> key(Size(kTwoLayers.head_dim));
     std::vector<float> value(key.size());
-    for (int layer = 0; layer < kGeometry.layers; ++layer) {
+    for (int layer = 0; layer < kTwoLayers.layers; ++layer) {
       for (int position = kPrompt - 32; position < kPrompt + kVerified; ++position) {
         const auto row = taps.queries->at(LayerId{layer}, position);
         for (int head = 0; head < kHeads; ++head) {
           full.ReadTail(LayerId{layer}, kLookedAt, head / 2, key, value);
           std::ranges::transform(
-              key, row.begin() + static_cast<std::ptrdiff_t>(head * kGeometry.head_dim),
+              key, row.begin() + static_cast<std::ptrdiff_t>(head * kTwoLayers.head_dim),
               [&](float x) { return position < kPrompt ? 0.0F : 5.0F * x; });
         }
       }
@@ -43,8 +43,8 @@ struct Text {
 
   RandomData random{1};
   PagePool pool{Bytes{1U << 24U}};
-  KvCache full{pool, PageKind::kTransient, kGeometry, KvFormat{}};
-  Taps taps{{.query_window = 32, .verified_window = 16}, kGeometry, kHeads, kPrompt, 1, 40};
+  KvCache full{pool, PageKind::kTransient, kTwoLayers, KvFormat{}};
+  Taps taps{{.query_window = 32, .verified_window = 16}, kTwoLayers, kHeads, kPrompt, 1, 40};
 };
 
 // Whether the first head of each layer holds the row of that position, bit for bit.
@@ -52,7 +52,7 @@ bool Holds(const KvCache& cache, const KvCache& full, int position) {
   std::vector<float> want(32);
   std::vector<float> have(32);
   std::vector<float> value(32);
-  for (int layer = 0; layer < kGeometry.layers; ++layer) {
+  for (int layer = 0; layer < kTwoLayers.layers; ++layer) {
     full.ReadTail(LayerId{layer}, position, 0, want, value);
     bool found = false;
     for (int slot = 0; slot < cache.tail_slots(LayerId{layer}); ++slot) {
@@ -85,7 +85,7 @@ TEST(Refresh, TakesUpWhatIsLookedAtNowAndKeepsAllThatCameAfterThePrompt) {
 
 TEST(Refresh, HeavyHittersAddUp) {
   Text text;
-  text.taps.attention.emplace(kGeometry, kHeads, kPrompt, KeyAttention::Over::kSum, 1);
+  text.taps.attention.emplace(kTwoLayers, kHeads, kPrompt, KeyAttention::Over::kSum, 1);
   const Compressor compressor = MakeCompressor("h2o");
   ASSERT_TRUE(compressor.refreshes());
   RefreshState state;

@@ -13,7 +13,7 @@ namespace {
 class ConvertedWeights : public testing::TestWithParam<ggml_type> {};
 
 Model Load(const TinyModel& tiny, ggml_type as, int threads = 1) {
-  return Model(TinyGgufPath(tiny), {.threads = threads, .weights = as});
+  return Model(TinyGgufPath(tiny), {.threads = threads, .weights = {.as = as}});
 }
 
 // From f32 numbers: the same bits as in a file that was written in the type.

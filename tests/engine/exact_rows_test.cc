@@ -42,7 +42,7 @@ class ExactRowsOf : public testing::TestWithParam<ggml_type> {
 };
 
 TEST_P(ExactRowsOf, RowsDoNotDependOnTheirNumber) {
-  const RowRule rule = model().rules().at(GetParam());
+  const RowRule rule = model().rules().at({GetParam(), false});
   const Backend one_thread(1);
   const Backend two_threads(2);
   std::mt19937 random(3);
@@ -94,7 +94,7 @@ TEST_P(ExactRowsOf, CheckIsRepeatable) {
 TEST_P(ExactRowsOf, ReportIsComplete) {
   ASSERT_EQ(model().reports().size(), 1U);
   const TypeReport& report = model().reports()[0];
-  EXPECT_EQ(report.type, GetParam());
+  EXPECT_EQ(report.kind, (MatrixKind{GetParam(), false}));
   EXPECT_EQ(report.matrices, 8);  // seven of a layer and the output
   EXPECT_TRUE(report.exact);
   ASSERT_FALSE(report.class_starts.empty());

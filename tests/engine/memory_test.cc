@@ -16,7 +16,8 @@
 namespace vericache {
 namespace {
 
-constexpr const char* kCompressors[] = {"none", "streamingllm", "kivi4", "kivi2", "snapkv+kivi4"};
+constexpr const char* kAnyCompressors[] = {"none", "streamingllm", "kivi4", "kivi2",
+                                           "snapkv+kivi4"};
 constexpr Policy kPolicies[] = {Policy::kFull, Policy::kLossy, Policy::kVeriCache};
 
 std::vector<Prompt> Prompts(int count) {
@@ -32,7 +33,7 @@ std::vector<Prompt> Prompts(int count) {
 TEST(FastMemory, ExactlyEnoughSuffices) {
   const Model& model = LoadTiny({});
   for (const Policy policy : kPolicies) {
-    for (const char* compressor : kCompressors) {
+    for (const char* compressor : kAnyCompressors) {
       for (const int draft_length : {1, 40}) {
         EngineOptions options = VeriCacheOptions(compressor, 0.4, draft_length);
         options.policy = policy;
@@ -51,7 +52,7 @@ TEST(FastMemory, ExactlyEnoughSuffices) {
 TEST(FastMemory, TooLittleSaysHowMuchIsNeeded) {
   const Model& model = LoadTiny({});
   for (const Policy policy : kPolicies) {
-    for (const char* compressor : kCompressors) {
+    for (const char* compressor : kAnyCompressors) {
       EngineOptions options = VeriCacheOptions(compressor, 0.4, 16);
       options.policy = policy;
       const Bytes need = FastMemoryNeed(model, options, Prompts(1)[0]);
@@ -73,7 +74,7 @@ TEST(FastMemory, RequestsWaitForEachOther) {
   const Model& model = LoadTiny({});
   const std::vector<Prompt> prompts = Prompts(4);
   const std::vector<Result> full = RunFull(model, prompts);
-  for (const char* compressor : kCompressors) {
+  for (const char* compressor : kAnyCompressors) {
     EngineOptions options = VeriCacheOptions(compressor, 0.4, 8);
     options.batch = 4;
     const Bytes largest = FastMemoryNeed(model, options, prompts.back());

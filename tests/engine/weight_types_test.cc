@@ -1,5 +1,6 @@
 // Every weight type, alone and mixed as in common files, at draft lengths and batches that cross
 // the borders between ggml's classes of row counts.
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,9 +19,7 @@ struct Types {
 
 class WeightTypes : public testing::TestWithParam<Types> {};
 
-TEST_P(WeightTypes, Lossless) {
-  const Model& model =
-      LoadTiny({.feed_forward = 512, .type = GetParam().type, .other_type = GetParam().other});
+void ExpectLossless(const Model& model) {
   std::vector<Prompt> prompts;
   for (int i = 0; i < 3; ++i) {
     prompts.push_back({.id = std::to_string(i),
@@ -39,6 +38,24 @@ TEST_P(WeightTypes, Lossless) {
       }
     }
   }
+}
+
+TinyModel TinyOf(const Types& types) {
+  return {.feed_forward = 512, .type = types.type, .other_type = types.other};
+}
+
+TEST_P(WeightTypes, Lossless) { ExpectLossless(LoadTiny(TinyOf(GetParam()))); }
+
+TEST_P(WeightTypes, LosslessPacked) {
+  const Model model(TinyGgufPath(TinyOf(GetParam())), {.weights = {.packed = true}});
+  const auto is_packed = [](const TypeReport& report) { return report.kind.packed; };
+  if (std::ranges::none_of(model.reports(), is_packed)) {
+    GTEST_SKIP() << "skipped: ggml has no other layout for these here";
+  }
+  for (const TypeReport& report : model.reports()) {
+    EXPECT_TRUE(report.exact) << ggml_type_name(report.kind.type);
+  }
+  ExpectLossless(model);
 }
 
 std::string Name(const testing::TestParamInfo<Types>& info) {

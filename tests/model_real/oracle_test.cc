@@ -35,11 +35,11 @@ void Compare(const char* variable) {
   EXPECT_LT(ours.widest_margin, noise.largest);
   EXPECT_LE(ours.other_argmax, ours.positions / 10);
   // Neither do converted weights differ by more.
-  for (const ggml_type type : {GGML_TYPE_Q8_0, GGML_TYPE_BF16}) {
-    const Model as(path, {.weights = type});
+  for (const WeightForm& form : kWeightForms) {
+    const Model as(path, {.weights = form});
     const LogitsComparison converted =
         CompareLogits(oracle, OurLogits(as, tokens, NumberFormat::kF32, 128), vocabulary);
-    std::printf("ours as %s: %s\n", ggml_type_name(type), converted.Describe().c_str());
+    std::printf("ours %s: %s\n", Name(form).c_str(), converted.Describe().c_str());
     EXPECT_LT(converted.root_mean_square, 1.5 * noise.root_mean_square);
     EXPECT_LE(converted.other_argmax, ours.positions / 10);
   }

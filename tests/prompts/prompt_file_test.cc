@@ -19,7 +19,7 @@ std::vector<PromptText> Read(std::string_view text) {
 }
 
 // The error's message after the file's name.
-std::string ErrorOf(std::string_view text) {
+std::string LineError(std::string_view text) {
   const TemporaryFile file(text);
   try {
     ReadPrompts(file.path().string());
@@ -74,28 +74,28 @@ TEST(ReadPrompts, KeepsUnicodeAsItIs) {
 }
 
 TEST(ReadPrompts, NamesTheLineThatIsMalformed) {
-  EXPECT_EQ(ErrorOf("{\"prompt\": \"a\"}\n\n{\"prompt\": \n"), ":3: not valid JSON");
-  EXPECT_EQ(ErrorOf("{\"prompt\": \"\xFF\"}"), ":1: not valid JSON");
-  EXPECT_EQ(ErrorOf("{\"prompt\": \"a\"} {\"prompt\": \"b\"}"), ":1: not valid JSON");
-  EXPECT_EQ(ErrorOf("\r\n[1]\n"), ":2: not a JSON object");
-  EXPECT_EQ(ErrorOf("\"text\""), ":1: not a JSON object");
-  EXPECT_EQ(ErrorOf("null"), ":1: not a JSON object");
+  EXPECT_EQ(LineError("{\"prompt\": \"a\"}\n\n{\"prompt\": \n"), ":3: not valid JSON");
+  EXPECT_EQ(LineError("{\"prompt\": \"\xFF\"}"), ":1: not valid JSON");
+  EXPECT_EQ(LineError("{\"prompt\": \"a\"} {\"prompt\": \"b\"}"), ":1: not valid JSON");
+  EXPECT_EQ(LineError("\r\n[1]\n"), ":2: not a JSON object");
+  EXPECT_EQ(LineError("\"text\""), ":1: not a JSON object");
+  EXPECT_EQ(LineError("null"), ":1: not a JSON object");
 }
 
 TEST(ReadPrompts, RefusesUnknownFieldsNamingThem) {
-  const std::string what = ErrorOf(R"({"prompt": "a", "max_token": 5})");
+  const std::string what = LineError(R"({"prompt": "a", "max_token": 5})");
   EXPECT_NE(what.find(":1: unknown field \"max_token\""), std::string::npos) << what;
   EXPECT_NE(what.find("max_tokens"), std::string::npos) << what;
 }
 
 TEST(ReadPrompts, RefusesFieldsOfTheWrongType) {
-  EXPECT_NE(ErrorOf(R"({"prompt": 1})").find("\"prompt\""), std::string::npos);
-  EXPECT_NE(ErrorOf(R"({"prompt": "a", "id": 1.5})").find("\"id\""), std::string::npos);
-  EXPECT_NE(ErrorOf(R"({"prompt": "a", "id": null})").find("\"id\""), std::string::npos);
+  EXPECT_NE(LineError(R"({"prompt": 1})").find("\"prompt\""), std::string::npos);
+  EXPECT_NE(LineError(R"({"prompt": "a", "id": 1.5})").find("\"id\""), std::string::npos);
+  EXPECT_NE(LineError(R"({"prompt": "a", "id": null})").find("\"id\""), std::string::npos);
   for (const char* number : {"0", "-1", "1.5", "\"5\"", "true", "null", "2147483648",
                              "9223372036854775808", "18446744073709551615", "1e3", "1e400"}) {
     const std::string what =
-        ErrorOf(std::string(R"({"prompt": "a", "max_tokens": )") + number + "}");
+        LineError(std::string(R"({"prompt": "a", "max_tokens": )") + number + "}");
     EXPECT_TRUE(what.find("\"max_tokens\"") != std::string::npos ||
                 what.find("not valid JSON") != std::string::npos)
         << number << what;
@@ -107,7 +107,7 @@ TEST(ReadPrompts, RefusesMalformedMessages) {
        {"[]", "{}", "\"hi\"", "[1]", "[{}]", R"([{"role": "user"}])", R"([{"content": "a"}])",
         R"([{"role": 1, "content": "a"}])", R"([{"role": "user", "content": ["a"]}])",
         R"([{"role": "user", "content": "a"}, null])"}) {
-    const std::string what = ErrorOf(std::string(R"({"messages": )") + messages + "}");
+    const std::string what = LineError(std::string(R"({"messages": )") + messages + "}");
     EXPECT_NE(what.find("message"), std::string::npos) << messages << what;
     EXPECT_TRUE(what.starts_with(":1: ")) << messages << what;
   }
@@ -115,14 +115,14 @@ TEST(ReadPrompts, RefusesMalformedMessages) {
 
 TEST(ReadPrompts, NeedsOneOfPromptAndMessages) {
   const std::string one = ":1: one of \"prompt\" and \"messages\" is needed";
-  EXPECT_EQ(ErrorOf("{}"), one);
-  EXPECT_EQ(ErrorOf(R"({"id": "a"})"), one);
-  EXPECT_EQ(ErrorOf(R"({"prompt": "a", "messages": [{"role": "user", "content": "a"}]})"), one);
+  EXPECT_EQ(LineError("{}"), one);
+  EXPECT_EQ(LineError(R"({"id": "a"})"), one);
+  EXPECT_EQ(LineError(R"({"prompt": "a", "messages": [{"role": "user", "content": "a"}]})"), one);
 }
 
 TEST(ReadPrompts, RefusesAFileWithoutPrompts) {
-  EXPECT_EQ(ErrorOf(""), ": no prompts in it");
-  EXPECT_EQ(ErrorOf("\n\r\n \n"), ": no prompts in it");
+  EXPECT_EQ(LineError(""), ": no prompts in it");
+  EXPECT_EQ(LineError("\n\r\n \n"), ": no prompts in it");
 }
 
 TEST(ReadText, GivesTheFilesBytes) {

@@ -20,8 +20,8 @@ std::string TextOf(const PromptText& prompt) {
 }
 
 RC_GTEST_PROP(Workloads, FillTheContextAndAreTheSameAgain, ()) {
-  const std::span<const Workload> workloads = Workloads();
-  const Workload& workload = workloads[*rc::gen::inRange<std::size_t>(0, workloads.size())];
+  const std::span<const WorkloadKind> workloads = Workloads();
+  const WorkloadKind& workload = workloads[*rc::gen::inRange<std::size_t>(0, workloads.size())];
   const int tokens = *rc::gen::element(1000, 1500, 2000, 3000);
   const auto seed = *rc::gen::inRange<std::uint32_t>(0, 1000);
   const std::string text = TextOf(MakeWorkload(workload.name, tokens, seed, CountTokens));
@@ -33,7 +33,7 @@ RC_GTEST_PROP(Workloads, FillTheContextAndAreTheSameAgain, ()) {
 TEST(Workloads, AreAllDifferent) {
   std::set<std::string> texts;
   std::set<std::string_view> names;
-  for (const Workload& workload : Workloads()) {
+  for (const WorkloadKind& workload : Workloads()) {
     names.insert(workload.name);
     for (const std::uint32_t seed : {1U, 2U}) {
       texts.insert(TextOf(MakeWorkload(workload.name, 1000, seed, CountTokens)));

@@ -18,7 +18,7 @@ Json Completion(const Json& more = Json::object()) {
   body.update(more);
   return body;
 }
-Json Chat(const Json& more = Json::object()) {
+Json ChatBody(const Json& more = Json::object()) {
   Json body = {{"messages", {{{"role", "user"}, {"content", kText}}}},
                {"max_tokens", 24},
                {"temperature", 0}};
@@ -96,7 +96,7 @@ TEST(Server, StreamsWhatItAnswers) {
   const Json more = {{"n", 2}, {"seed", 5}, {"temperature", 0.9}};
   for (const std::string path : {"/v1/completions", "/v1/chat/completions"}) {
     const bool chat = path == "/v1/chat/completions";
-    Json body = chat ? Chat(more) : Completion(more);
+    Json body = chat ? ChatBody(more) : Completion(more);
     const Json whole = served.Post(path, body);
     body["stream_options"] = {{"include_usage", true}};
     const std::vector<Json> events = served.Stream(path, body);
@@ -118,7 +118,7 @@ TEST(Server, StreamsWhatItAnswers) {
 TEST(Server, EndsBeforeAStopString) {
   const Served served;
   const std::string text =
-      served.Post("/v1/chat/completions", Chat())["choices"][0]["message"]["content"];
+      served.Post("/v1/chat/completions", ChatBody())["choices"][0]["message"]["content"];
   // Some whole characters of it.
   std::size_t from = 8;
   while ((static_cast<unsigned char>(text[from]) & 0xC0U) == 0x80U) {
@@ -129,12 +129,13 @@ TEST(Server, EndsBeforeAStopString) {
     ++to;
   }
   const std::string stop = text.substr(from, to - from);
-  const Json whole = served.Post("/v1/chat/completions", Chat({{"stop", {"never", stop}}}));
+  const Json whole = served.Post("/v1/chat/completions", ChatBody({{"stop", {"never", stop}}}));
   const Json& choice = whole["choices"][0];
   EXPECT_EQ(choice["message"]["content"], text.substr(0, text.find(stop)));
   EXPECT_EQ(choice["finish_reason"], "stop");
   EXPECT_LT(whole["usage"]["completion_tokens"], 24);
-  const Streamed streamed = Collect(served.Stream("/v1/chat/completions", Chat({{"stop", stop}})));
+  const Streamed streamed =
+      Collect(served.Stream("/v1/chat/completions", ChatBody({{"stop", stop}})));
   EXPECT_EQ(streamed.texts.at(0), choice["message"]["content"]);
   EXPECT_EQ(streamed.reasons.at(0), "stop");
 }
@@ -143,7 +144,7 @@ TEST(Server, EndsBeforeAStopString) {
 TEST(Server, LogprobsAreTheFullCachesOwn) {
   EngineOptions full = VeriCacheOptions("none", 1.0, 8);
   full.policy = Policy::kFull;
-  const Json body = Chat({{"logprobs", true}, {"top_logprobs", 3}});
+  const Json body = ChatBody({{"logprobs", true}, {"top_logprobs", 3}});
   const Json logprobs =
       Served(full).Post("/v1/chat/completions", body)["choices"][0]["logprobs"]["content"];
   ASSERT_EQ(logprobs.size(), 24U);
@@ -168,7 +169,7 @@ TEST(Server, SaysWhatItIs) {
   EXPECT_EQ(models["data"][0]["max_model_len"], 3000);
   const Json tokens = served.Post("/v1/tokenize", {{"prompt", "h\xc3\xa4"}})["tokens"];
   EXPECT_EQ(served.Post("/v1/detokenize", {{"tokens", tokens}})["prompt"], "h\xc3\xa4");
-  EXPECT_GT(served.Post("/v1/tokenize", Chat())["count"], 61);
+  EXPECT_GT(served.Post("/v1/tokenize", ChatBody())["count"], 61);
   served.Post("/v1/completions", Completion());
   EXPECT_EQ(served.Metric("vericache_generation_tokens_total"), 24);
   EXPECT_EQ(served.Metric("vericache_request_success_total{finished_reason=\"length\"}"), 1);

@@ -37,7 +37,7 @@ std::vector<fs::path> FilesIn(const fs::path& folder) {
 
 // The message of the StoreError that `act` throws.
 template <typename F>
-std::string ErrorOf(F act) {
+std::string MessageOf(F act) {
   try {
     act();
   } catch (const StoreError& error) {
@@ -65,7 +65,7 @@ class DiskStoreTest : public ::testing::Test {
 
   Group LoadOne(int number) { return Load(*cache_, number, kShape); }
   std::string LoadError(int number) {
-    return ErrorOf([&] { LoadOne(number); });
+    return MessageOf([&] { LoadOne(number); });
   }
 
   TemporaryFolder folder_;
@@ -173,7 +173,7 @@ TEST_F(DiskStoreTest, AFullDiskIsAnErrorOfTheCacheThatGrowsAndPasses) {
     std::string error;
     {
       const FullDisk full(3 * kStride + room);
-      error = ErrorOf([&] { Save(*cache_, 3, more); });
+      error = MessageOf([&] { Save(*cache_, 3, more); });
       Save(*other, 0, more);
     }
     EXPECT_TRUE(Has(error, file_.string()) && Has(error, "free some room")) << error;
@@ -186,7 +186,7 @@ TEST_F(DiskStoreTest, AFullDiskIsAnErrorOfTheCacheThatGrowsAndPasses) {
 
 TEST_F(DiskStoreTest, AFolderThatIsGoneIsAnErrorOfTheNextCache) {
   fs::remove_all(folder_.path());
-  const std::string error = ErrorOf([&] { store_->Create(); });
+  const std::string error = MessageOf([&] { store_->Create(); });
   EXPECT_TRUE(Has(error, folder_.path().string())) << error;
 }
 

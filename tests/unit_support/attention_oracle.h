@@ -69,7 +69,10 @@ class VisibleRows {
   //
   // Rotated back, the products are those of other numbers whose squares have the same sum: each is
   // at most the root of it, and the sum of products at most sqrt(head_dim) times both roots.
-  OracleResult Attend(std::span<const float> query) const {
+  //
+  // A product may err by product_error of itself beside: that is part of d, and of each weighted
+  // value.
+  OracleResult Attend(std::span<const float> query, double product_error = 0.0) const {
     constexpr double kUnit = 0x1p-24;
     const std::size_t count = keys_.size() / dim_;
     OracleResult result{.out = std::vector<double>(dim_)};
@@ -109,9 +112,10 @@ class VisibleRows {
       magnitude = std::sqrt(static_cast<double>(dim_) * query_square * key_square);
       largest_value *= std::sqrt(static_cast<double>(dim_));
     }
-    const double score_error = 2.0 * static_cast<double>(dim_ + 4) * kUnit * magnitude;
+    const double score_error =
+        (2.0 * static_cast<double>(dim_ + 4) * kUnit + product_error) * magnitude;
     const double factor =
-        std::expm1(2.0 * score_error + (8.0 + static_cast<double>(count)) * kUnit);
+        std::expm1(2.0 * score_error + (8.0 + static_cast<double>(count)) * kUnit + product_error);
     result.bound = 2.0 * factor * largest_value + 1e-30;
     return result;
   }

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <memory>
+
+#include "ggml-backend.h"
+#include "ggml.h"
+
+namespace vericache {
+
+// Owners of ggml's handles.
+struct GgmlDeleter {
+  void operator()(ggml_context* context) const { ggml_free(context); }
+  void operator()(ggml_backend_buffer* buffer) const { ggml_backend_buffer_free(buffer); }
+};
+using GgmlContext = std::unique_ptr<ggml_context, GgmlDeleter>;
+using GgmlBuffer = std::unique_ptr<ggml_backend_buffer, GgmlDeleter>;
+
+}  // namespace vericache
