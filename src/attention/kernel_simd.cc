@@ -23,6 +23,7 @@
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "attention/readers-inl.h"
+#include "attention/kvquant_tiles-inl.h"
 #include "hwy/contrib/math/math-inl.h"
 // clang-format on
 
@@ -275,6 +276,19 @@ void ScoreSlots(const ChunkInput& input, const Workspace& work, int base, int en
   });
 }
 
+// Likewise of a KVQuant format, whose half pages are made whole first.
+template <int kBits>
+void ScoreKvQuantSlots(const ChunkInput& input, const Workspace& work, int base, int end) {
+  const PageLayout& layout = *input.segment.layout;
+  const int queries = static_cast<int>(input.visible.size());
+  ForEachHalfPage(input, base, end, [&](int slot, const std::uint8_t* page) HWY_ATTR {
+    KvQuantKeyTile<kBits>(layout, page + layout.KeyOffset(input.kv_head, slot % kPageSlots),
+                          input.kv_head, slot == 0, work.tile);
+    ScoreTilesOf({work.tile, kGroupSlots}, work, layout.head_dim(), queries,
+                 work.scores + (slot - base));
+  });
+}
+
 void Score(const ChunkInput& input, const Workspace& work, int base, int end) {
   switch (input.segment.layout->format().keys) {
     case NumberFormat::kF32:
@@ -305,6 +319,12 @@ void Score(const ChunkInput& input, const Workspace& work, int base, int end) {
       return ScoreSlots<TokenKeys<4>>(input, work, base, end);
     case NumberFormat::kRotate2:
       return ScoreSlots<TokenKeys<2>>(input, work, base, end);
+    case NumberFormat::kKvQuant4:
+      return ScoreKvQuantSlots<4>(input, work, base, end);
+    case NumberFormat::kKvQuant3:
+      return ScoreKvQuantSlots<3>(input, work, base, end);
+    case NumberFormat::kKvQuant2:
+      return ScoreKvQuantSlots<2>(input, work, base, end);
   }
 }
 
@@ -322,6 +342,21 @@ void AccumulateSlots(const ChunkInput& input, const Workspace& work, int begin, 
     AccumulateHalfPage(values, work, head_dim, queries, std::max(0, begin - slot),
                        std::min(kGroupSlots, end - slot),
                        work.scores + first * kChunkSlots + (slot - base), out + first * head_dim);
+  });
+}
+
+template <int kBits>
+void AccumulateKvQuantSlots(const ChunkInput& input, const Workspace& work, int begin, int end,
+                            int first, int queries, float* out) {
+  const PageLayout& layout = *input.segment.layout;
+  const int head_dim = layout.head_dim();
+  const int base = input.begin / kGroupSlots * kGroupSlots;
+  ForEachHalfPage(input, begin, end, [&](int slot, const std::uint8_t* page) HWY_ATTR {
+    KvQuantValueTile<kBits>(layout, page + layout.ValueOffset(input.kv_head), input.kv_head,
+                            slot % kPageSlots, slot == 0, work.tile);
+    AccumulateTilesOf({work.tile, head_dim}, head_dim, queries, std::max(0, begin - slot),
+                      std::min(kGroupSlots, end - slot),
+                      work.scores + first * kChunkSlots + (slot - base), out + first * head_dim);
   });
 }
 
@@ -359,6 +394,12 @@ void Accumulate(const ChunkInput& input, const Workspace& work, int begin, int e
       return AccumulateSlots<BlockValues<3, true>>(input, work, begin, end, first, queries, out);
     case NumberFormat::kTurbo2:
       return AccumulateSlots<BlockValues<2, true>>(input, work, begin, end, first, queries, out);
+    case NumberFormat::kKvQuant4:
+      return AccumulateKvQuantSlots<4>(input, work, begin, end, first, queries, out);
+    case NumberFormat::kKvQuant3:
+      return AccumulateKvQuantSlots<3>(input, work, begin, end, first, queries, out);
+    case NumberFormat::kKvQuant2:
+      return AccumulateKvQuantSlots<2>(input, work, begin, end, first, queries, out);
   }
 }
 

@@ -65,22 +65,28 @@ HWY_INLINE hn::Vec<hn::RebindToSigned<DF>> LoadCodes(const std::uint8_t* group, 
   }
 }
 
+// What bytes codes are looked up as, in a table of 16.
+template <class V>
+HWY_INLINE V LookUp(const std::uint8_t* table, V codes) {
+  const hn::DFromV<V> di;
+  if constexpr (kLanes < 4) {
+    return hn::Set(di, table[static_cast<std::size_t>(hn::GetLane(codes))]);
+  } else {
+    // The low byte of each code is looked up, and what the zeros above it find is dropped.
+    const hn::Repartition<std::uint8_t, decltype(di)> d8;
+    const auto found = hn::TableLookupBytes(hn::LoadDup128(d8, table), hn::BitCast(d8, codes));
+    return hn::And(hn::BitCast(di, found), hn::Set(di, 255));
+  }
+}
+
 // Codes of formats without a minimum as signed numbers, which a scale alone is to be applied to.
 template <int kBits, bool kLevels>
 HWY_INLINE VF LoadSigned(const std::uint8_t* group, int i) {
   const hn::RebindToSigned<DF> di;
   auto codes = LoadCodes<kBits>(group, i);
   if constexpr (kLevels) {
-    // The low byte of each code is looked up, and what the zeros above it find is dropped.
     static constexpr std::array<std::uint8_t, 16> kTable = RowLevels(kBits);
-    if constexpr (kLanes < 4) {
-      codes = hn::Set(di, kTable[static_cast<std::size_t>(hn::GetLane(codes))]);
-    } else {
-      const hn::Repartition<std::uint8_t, hn::DFromV<decltype(codes)>> d8;
-      const auto found =
-          hn::TableLookupBytes(hn::LoadDup128(d8, kTable.data()), hn::BitCast(d8, codes));
-      codes = hn::And(hn::BitCast(di, found), hn::Set(di, 255));
-    }
+    codes = LookUp(kTable.data(), codes);
   }
   constexpr int kZero = kLevels ? 128 : 1 << (kBits - 1);
   return hn::ConvertTo(DF(), hn::Sub(codes, hn::Set(di, kZero)));
