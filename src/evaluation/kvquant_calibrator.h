@@ -10,7 +10,7 @@
 namespace vericache {
 
 struct CalibrationOptions {
-  int tokens = 8192;  // at most, of all texts together
+  int tokens = 4096;  // at most, of all texts together
   int window = 2048;  // tokens of a text that are computed as one context
   float outliers = 0.01F;
   int prefill_chunk = 512;
