@@ -23,9 +23,15 @@ constexpr KvFormat kTail = {NumberFormat::kF32, NumberFormat::kF16};
 constexpr KvFormat kPacked = {NumberFormat::kKvQuant4, NumberFormat::kKvQuant4};
 constexpr LayerId kLayer{1};
 
+float ChannelMean(int channel) { return static_cast<float>(channel % 5) * 3.0F; }
+
 PackedFormats WithRope() {
   const auto kvquant = std::make_shared<KvQuant>();
   kvquant->rope = testing::MakeRopeTable(32, /*neox=*/true, 4096);
+  for (int i = 0; i < kGeometry.kv_heads * kGeometry.head_dim; ++i) {
+    kvquant->key_centers.push_back(ChannelMean(i % kGeometry.head_dim));
+    kvquant->key_halves.push_back(1.2F);
+  }
   return PackedFormats({{kPacked}, {kPacked}}, {kvquant, kvquant});
 }
 
@@ -52,7 +58,7 @@ double Distance(const std::vector<float>& a, const std::vector<float>& b) {
 }
 
 // Rows that before RoPE are normal around a mean of their channel: only what is turned back by the
-// right position fits the ranges.
+// right position fits the ranges of WithRope.
 void FillWithKeys(KvCache& cache, const KvQuant& kvquant, int rows, RandomData& random) {
   ASSERT_TRUE(cache.Extend(rows));
   for (int i = 0; i < kGeometry.layers; ++i) {
@@ -61,7 +67,7 @@ void FillWithKeys(KvCache& cache, const KvQuant& kvquant, int rows, RandomData& 
       for (int head = 0; head < kGeometry.kv_heads; ++head) {
         std::vector<float> key = random.Floats(32, 0.3F);
         for (std::size_t c = 0; c < key.size(); ++c) {
-          key[c] += static_cast<float>(c % 5) * 3.0F;
+          key[c] += ChannelMean(static_cast<int>(c));
         }
         kvquant.rope->Turn(key, first + row);
         cache.Write(LayerId{i}, first + row, head, key, random.Floats(32), first + row);
