@@ -17,16 +17,15 @@ inline constexpr int kTileRows = 16;     // of a and c
 inline constexpr int kTileColumns = 16;  // of b and c
 inline constexpr int kTileStep = 32;     // numbers of a row of a, and of a column of b
 inline constexpr int kMostRowTiles = 3;  // of one product
-inline constexpr int kMostColumnTiles = 2;
 
 // Whether this processor has AMX with bfloat16 and the system lets this process use it.
 bool HasAmx();
 
-// Sets the calling thread's tiles up for products of `rows` rows (1 to kTileRows) a tile, and puts
-// them back as they were found (ggml uses them, too) at the end.
+// Sets the calling thread's tiles up for products of `row_tiles` tiles of `rows` rows (1 to
+// kTileRows), and puts them back as they were found (ggml uses them, too) at the end.
 class AmxTiles {
  public:
-  explicit AmxTiles(int rows);
+  AmxTiles(int rows, int row_tiles);
   ~AmxTiles();
   AmxTiles(const AmxTiles&) = delete;
   AmxTiles& operator=(const AmxTiles&) = delete;
@@ -37,9 +36,9 @@ class AmxTiles {
 
 // c += a b, or c = a b. All strides in bytes.
 struct TileProduct {
-  int row_tiles = 1;     // 1 to kMostRowTiles; all rows of a tile are computed
-  int column_tiles = 1;  // 1 to kMostColumnTiles
-  int steps = 1;         // of kTileStep numbers
+  int row_tiles = 1;  // 1 to kMostRowTiles; all rows of a tile are computed
+  int column_tiles = 1;
+  int steps = 1;  // of kTileStep numbers
   bool adds = false;
 
   const std::uint16_t* a_high = nullptr;  // [row][steps * kTileStep]
@@ -56,8 +55,8 @@ struct TileProduct {
   std::size_t c_stride = 0;
 };
 
-// Needs an AmxTiles of the calling thread. Each number of c is a sum in the same order however many
-// rows and columns are computed together.
+// Needs an AmxTiles of the calling thread for as many tiles of rows. Each number of c is a sum in
+// the same order however many rows and columns are computed together.
 void Multiply(const TileProduct& product);
 
 }  // namespace vericache

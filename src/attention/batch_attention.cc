@@ -79,7 +79,8 @@ void BatchAttention::Append(LayerId layer, const float* queries, const float* ke
       for (int head = 0; head < geometry_.kv_heads; ++head) {
         const std::size_t at =
             (Size(task.first_row + row) * Size(geometry_.kv_heads) + Size(head)) * dim;
-        task.cache->Write(layer, base + row, head, {keys + at, dim}, {values + at, dim});
+        task.cache->Write(layer, base + row, head, {keys + at, dim}, {values + at, dim},
+                          task.first_position + row);
       }
     }
   }

@@ -1,5 +1,5 @@
-// What the kernels of a chunk have in common: its half pages, softmax over a row of scores, and how
-// chunks are merged. Included once per instruction set (Highway's foreach_target).
+// What the kernels of a chunk have in common: the readers of its half pages, softmax over a row of
+// scores, and how chunks are merged. Included once per instruction set (Highway's foreach_target).
 
 #if defined(VERICACHE_CHUNK_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef VERICACHE_CHUNK_INL_H_
@@ -13,6 +13,7 @@
 #include <limits>
 
 #include "attention/kernel.h"
+#include "attention/kvquant_tiles-inl.h"
 #include "attention/readers-inl.h"
 #include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
@@ -20,6 +21,111 @@
 HWY_BEFORE_NAMESPACE();
 namespace vericache {
 namespace HWY_NAMESPACE {
+
+// Calls f.operator()<Reader>() with the reader of a format's keys, or values.
+template <class F>
+void WithKeys(NumberFormat format, const F& f) {
+  switch (format) {
+    case NumberFormat::kF32:
+      return f.template operator()<PlainKeys<float>>();
+    case NumberFormat::kF16:
+      return f.template operator()<PlainKeys<hwy::float16_t>>();
+    case NumberFormat::kBF16:
+      return f.template operator()<PlainKeys<hwy::bfloat16_t>>();
+    case NumberFormat::kQ8:
+    case NumberFormat::kQ8R:
+      return f.template operator()<BlockKeys<8, false>>();
+    case NumberFormat::kQ4:
+    case NumberFormat::kQ4R:
+      return f.template operator()<BlockKeys<4, false>>();
+    case NumberFormat::kKivi4:
+    case NumberFormat::kKivi4R:
+      return f.template operator()<GroupedKeys<4>>();
+    case NumberFormat::kKivi2:
+    case NumberFormat::kKivi2R:
+      return f.template operator()<GroupedKeys<2>>();
+    case NumberFormat::kTurbo4:
+      return f.template operator()<BlockKeys<4, true>>();
+    case NumberFormat::kTurbo3:
+      return f.template operator()<BlockKeys<3, true>>();
+    case NumberFormat::kTurbo2:
+      return f.template operator()<BlockKeys<2, true>>();
+    case NumberFormat::kRotate4:
+      return f.template operator()<TokenKeys<4>>();
+    case NumberFormat::kRotate2:
+      return f.template operator()<TokenKeys<2>>();
+    case NumberFormat::kKvQuant4:
+      return f.template operator()<KvQuantKeys<4>>();
+    case NumberFormat::kKvQuant3:
+      return f.template operator()<KvQuantKeys<3>>();
+    case NumberFormat::kKvQuant2:
+      return f.template operator()<KvQuantKeys<2>>();
+  }
+}
+
+template <class F>
+void WithValues(NumberFormat format, const F& f) {
+  switch (format) {
+    case NumberFormat::kF32:
+      return f.template operator()<PlainValues<float>>();
+    case NumberFormat::kF16:
+      return f.template operator()<PlainValues<hwy::float16_t>>();
+    case NumberFormat::kBF16:
+      return f.template operator()<PlainValues<hwy::bfloat16_t>>();
+    case NumberFormat::kQ8:
+    case NumberFormat::kQ8R:
+      return f.template operator()<BlockValues<8, false>>();
+    case NumberFormat::kQ4:
+    case NumberFormat::kQ4R:
+      return f.template operator()<BlockValues<4, false>>();
+    case NumberFormat::kKivi4:
+    case NumberFormat::kKivi4R:
+    case NumberFormat::kRotate4:
+      return f.template operator()<GroupedValues<4>>();
+    case NumberFormat::kKivi2:
+    case NumberFormat::kKivi2R:
+    case NumberFormat::kRotate2:
+      return f.template operator()<GroupedValues<2>>();
+    case NumberFormat::kTurbo4:
+      return f.template operator()<BlockValues<4, true>>();
+    case NumberFormat::kTurbo3:
+      return f.template operator()<BlockValues<3, true>>();
+    case NumberFormat::kTurbo2:
+      return f.template operator()<BlockValues<2, true>>();
+    case NumberFormat::kKvQuant4:
+      return f.template operator()<KvQuantValues<4>>();
+    case NumberFormat::kKvQuant3:
+      return f.template operator()<KvQuantValues<3>>();
+    case NumberFormat::kKvQuant2:
+      return f.template operator()<KvQuantValues<2>>();
+  }
+}
+
+// The reader of the half page that begins at `slot` of the segment.
+template <class Keys>
+HWY_INLINE Keys KeysAt(const ChunkInput& input, int slot, const std::uint8_t* page,
+                       float* scratch) {
+  const PageLayout& layout = *input.segment.layout;
+  const std::uint8_t* block = page + layout.KeyOffset(input.kv_head, slot % kPageSlots);
+  if constexpr (requires { Keys(layout, block, input.kv_head, true, scratch); }) {
+    return Keys(layout, block, input.kv_head, slot == 0, scratch);
+  } else {
+    return Keys(layout, block, scratch);
+  }
+}
+
+template <class Values>
+HWY_INLINE Values ValuesAt(const ChunkInput& input, int slot, const std::uint8_t* page,
+                           float* scratch) {
+  const PageLayout& layout = *input.segment.layout;
+  const std::uint8_t* block = page + layout.ValueOffset(input.kv_head);
+  const int first = slot % kPageSlots;
+  if constexpr (requires { Values(layout, block, input.kv_head, first, true, scratch); }) {
+    return Values(layout, block, input.kv_head, first, slot == 0, scratch);
+  } else {
+    return Values(layout, block, first, scratch);
+  }
+}
 
 // Turns the scores [low, high) of a row into exp(score - max).
 HWY_NOINLINE inline void Softmax(float* row, int low, int high, float* max, float* sum) {

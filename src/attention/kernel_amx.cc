@@ -51,9 +51,9 @@ struct AmxOffsets {
         queries(out + kRows * padded_dim),
         weights(queries + kRows * padded_dim),
         keys(weights + kRows * kValueSlots),
-        values(keys + padded_dim * kGroupSlots),
+        values(keys + padded_dim * kPageSlots),
         scratch(values + kValueSlots * padded_dim),
-        spare(scratch + 2 * padded_dim),
+        spare(scratch + kGroupSlots * padded_dim),
         end(spare + kRows * padded_dim) {}
 
   static constexpr std::size_t kRows = kMostRowTiles * kTileRows;
@@ -64,7 +64,7 @@ struct AmxOffsets {
   std::size_t out;      // [query][channel]
   std::size_t queries;  // [query][channel], all high parts, then all low ones, as are those below
   std::size_t weights;  // [query][kValueSlots]
-  std::size_t keys;     // of a half page: [channel / 2][slot]
+  std::size_t keys;     // of two half pages: [channel / 2][slot]
   std::size_t values;   // [slot / 2][channel]
   std::size_t scratch;  // for a reader
   std::size_t spare;    // as out
@@ -84,14 +84,6 @@ using VU = hn::Vec<DU>;
 
 inline constexpr std::uint32_t kHighBits = 0xFFFF0000U;
 
-// A pair's numbers as bfloat16, ties away from zero: `first` in the low half of each word.
-HWY_INLINE VU RoundedPairs(VU first, VU second) {
-  const DU du;
-  const VU half = hn::Set(du, 0x8000U);
-  return hn::Or(hn::ShiftRight<16>(hn::Add(first, half)),
-                hn::And(hn::Add(second, half), hn::Set(du, kHighBits)));
-}
-
 // What is left of numbers once their high parts are taken off.
 HWY_INLINE VF Rest(VF numbers) {
   const DU du;
@@ -100,13 +92,26 @@ HWY_INLINE VF Rest(VF numbers) {
   return hn::Sub(numbers, hn::BitCast(DF(), high));
 }
 
-// Stores the high parts of pairs, and unless all are zero the low ones.
-template <bool kLow>
+// What the low parts of a reader's numbers are.
+enum class LowParts : std::uint8_t { kNone, kShort, kAny };
+
+// Stores the high parts of pairs, and the low ones unless there are none.
+template <LowParts kLow>
 HWY_INLINE void StorePairs(VF first, VF second, std::uint32_t* high, std::uint32_t* low) {
   const DU du;
-  hn::StoreU(RoundedPairs(hn::BitCast(du, first), hn::BitCast(du, second)), du, high);
-  if constexpr (kLow) {
-    hn::StoreU(RoundedPairs(hn::BitCast(du, Rest(first)), hn::BitCast(du, Rest(second))), du, low);
+  const VU half = hn::Set(du, 0x8000U);
+  const VU mask = hn::Set(du, kHighBits);
+  const VU a = hn::Add(hn::BitCast(du, first), half);
+  const VU b = hn::And(hn::Add(hn::BitCast(du, second), half), mask);
+  hn::StoreU(hn::Or(hn::ShiftRight<16>(a), b), du, high);
+  if constexpr (kLow != LowParts::kNone) {
+    VU rest_a = hn::BitCast(du, hn::Sub(first, hn::BitCast(DF(), hn::And(a, mask))));
+    VU rest_b = hn::BitCast(du, hn::Sub(second, hn::BitCast(DF(), b)));
+    if constexpr (kLow == LowParts::kAny) {
+      rest_a = hn::Add(rest_a, half);
+      rest_b = hn::Add(rest_b, half);
+    }
+    hn::StoreU(hn::OrAnd(hn::ShiftRight<16>(rest_a), rest_b, mask), du, low);
   }
 }
 
@@ -124,10 +129,17 @@ HWY_INLINE void StoreRow(VF first, VF second, std::uint16_t* high, std::uint16_t
   store(Rest(first), Rest(second), low);
 }
 
-// Whether a reader's numbers are bfloat16, so that they have no low parts.
-template <class Reader>
-inline constexpr bool kIsBF16 = std::is_same_v<Reader, PlainKeys<hwy::bfloat16_t>> ||
-                                std::is_same_v<Reader, PlainValues<hwy::bfloat16_t>>;
+// bfloat16 numbers have no low parts; those of half precision ones fit without rounding.
+template <template <typename> class Plain, class Reader>
+constexpr LowParts LowPartsFor() {
+  return std::is_same_v<Reader, Plain<hwy::bfloat16_t>>  ? LowParts::kNone
+         : std::is_same_v<Reader, Plain<hwy::float16_t>> ? LowParts::kShort
+                                                         : LowParts::kAny;
+}
+template <class Keys>
+inline constexpr LowParts kLowKeys = LowPartsFor<PlainKeys, Keys>();
+template <class Values>
+inline constexpr LowParts kLowValues = LowPartsFor<PlainValues, Values>();
 
 struct AmxWorkspace {
   AmxWorkspace(std::span<float> floats, int head_dim)
@@ -174,38 +186,45 @@ void SplitQueries(const ChunkInput& input, const AmxWorkspace& work, int head_di
   }
 }
 
+// The keys of a half page, to the columns from `column` on.
+template <class Keys>
+void SplitKeys(const Keys& keys, const AmxWorkspace& work, int head_dim, int column) {
+  std::uint32_t* const low = work.keys + work.at.padded_dim / 2 * kPageSlots;
+  for (int c = 0; c < head_dim; c += 2) {
+    for (int s = 0; s < kGroupSlots; s += kLanes) {
+      const int to = c / 2 * kPageSlots + column + s;
+      StorePairs<kLowKeys<Keys>>(keys.Load(c, s), keys.Load(c + 1, s), work.keys + to, low + to);
+    }
+  }
+}
+
 // The scores of all queries on slots [base, end), base a multiple of kGroupSlots.
 template <class Keys>
 void AmxScores(const ChunkInput& input, const AmxWorkspace& work, int base, int end,
                TileProduct product) {
-  const PageLayout& layout = *input.segment.layout;
-  const int head_dim = layout.head_dim();
-  std::uint32_t* const low = work.keys + work.at.padded_dim / 2 * kGroupSlots;
+  const int head_dim = input.segment.layout->head_dim();
+  std::uint32_t* const low = work.keys + work.at.padded_dim / 2 * kPageSlots;
   for (std::uint32_t* part : {work.keys, low}) {  // channels that are not there
-    std::fill(part + head_dim / 2 * kGroupSlots, part + work.at.padded_dim / 2 * kGroupSlots, 0U);
+    std::fill(part + head_dim / 2 * kPageSlots, part + work.at.padded_dim / 2 * kPageSlots, 0U);
   }
-  product.column_tiles = kGroupSlots / kTileColumns;
   product.steps = static_cast<int>(work.at.padded_dim) / kTileStep;
   product.a_high = work.queries;
   product.a_low = work.queries + AmxOffsets::kRows * work.at.padded_dim;
   product.a_stride = work.at.padded_dim * sizeof(std::uint16_t);
   product.b_high = work.keys;
-  product.b_low = kIsBF16<Keys> ? nullptr : low;
-  product.b_stride = kGroupSlots * sizeof(std::uint32_t);
+  product.b_low = kLowKeys<Keys> == LowParts::kNone ? nullptr : low;
+  product.b_stride = kPageSlots * sizeof(std::uint32_t);
   product.b_step_stride = kTileStep / 2 * product.b_stride;
   product.c_stride = kScoreStride * sizeof(float);
-  ForEachHalfPage(input, base, end, [&](int slot, const std::uint8_t* page) HWY_ATTR {
-    const Keys keys(layout, page + layout.KeyOffset(input.kv_head, slot % kPageSlots),
-                    work.scratch);
-    for (int c = 0; c < head_dim; c += 2) {
-      for (int s = 0; s < kGroupSlots; s += kLanes) {
-        const int to = c / 2 * kGroupSlots + s;
-        StorePairs<!kIsBF16<Keys>>(keys.Load(c, s), keys.Load(c + 1, s), work.keys + to, low + to);
-      }
-    }
-    product.c = work.scores + (slot - base);
+  for (int begin = base; begin < end; begin += kPageSlots) {
+    const int last = std::min(end, begin + kPageSlots);
+    ForEachHalfPage(input, begin, last, [&](int slot, const std::uint8_t* page) HWY_ATTR {
+      SplitKeys(KeysAt<Keys>(input, slot, page, work.scratch), work, head_dim, slot - begin);
+    });
+    product.column_tiles = last - begin > kGroupSlots ? 4 : 2;
+    product.c = work.scores + (begin - base);
     Multiply(product);
-  });
+  }
 }
 
 // Softmax weights of slots [begin, begin + kValueSlots) of a query's row of scores, those outside
@@ -222,27 +241,34 @@ void SplitWeights(const AmxWorkspace& work, std::size_t query, int begin, int lo
   }
 }
 
+// The values of a half page to the rows from `pair` on; those of slots outside of [begin, end) as
+// zeros.
+template <class Values>
+void SplitHalfPage(const Values& values, const AmxWorkspace& work, int head_dim, int pair,
+                   int begin, int end) {
+  const std::size_t dim = work.at.padded_dim;
+  std::uint32_t* const low = work.values + kValueSlots / 2 * dim;
+  const bool whole = begin <= 0 && end >= kGroupSlots;
+  const auto load = [&](int s, int c) HWY_ATTR {
+    return whole || (s >= begin && s < end) ? values.Load(s, c) : hn::Zero(DF());
+  };
+  for (int s = 0; s < kGroupSlots; s += 2) {
+    const std::size_t row = static_cast<std::size_t>(pair + s / 2) * dim;
+    for (int c = 0; c < head_dim; c += kLanes) {
+      const std::size_t to = row + static_cast<std::size_t>(c);
+      StorePairs<kLowValues<Values>>(load(s, c), load(s + 1, c), work.values + to, low + to);
+    }
+  }
+}
+
 // The values of slots [begin, end) of the segment, begin a multiple of kGroupSlots, filled up to
 // whole half pages with zeros; those before the chunk's begin are zero, too.
 template <class Values>
 void SplitValues(const ChunkInput& input, const AmxWorkspace& work, int begin, int end) {
-  const PageLayout& layout = *input.segment.layout;
-  const int head_dim = layout.head_dim();
-  const std::size_t dim = work.at.padded_dim;
-  std::uint32_t* const low = work.values + kValueSlots / 2 * dim;
   ForEachHalfPage(input, begin, end, [&](int slot, const std::uint8_t* page) HWY_ATTR {
-    const Values values(layout, page + layout.ValueOffset(input.kv_head), slot % kPageSlots,
-                        work.scratch);
-    const auto load = [&](int s, int c) HWY_ATTR {
-      return slot + s >= input.begin && slot + s < end ? values.Load(s, c) : hn::Zero(DF());
-    };
-    for (int s = 0; s < kGroupSlots; s += 2) {
-      const std::size_t row = static_cast<std::size_t>(slot - begin + s) / 2 * dim;
-      for (int c = 0; c < head_dim; c += kLanes) {
-        const std::size_t to = row + static_cast<std::size_t>(c);
-        StorePairs<!kIsBF16<Values>>(load(s, c), load(s + 1, c), work.values + to, low + to);
-      }
-    }
+    SplitHalfPage(ValuesAt<Values>(input, slot, page, work.scratch), work,
+                  input.segment.layout->head_dim(), (slot - begin) / 2, input.begin - slot,
+                  end - slot);
   });
 }
 
@@ -275,13 +301,11 @@ void MultiplyValues(const AmxWorkspace& work, int head_dim, bool has_low, TilePr
   product.b_stride = dim * sizeof(std::uint32_t);
   product.b_step_stride = kTileStep / 2 * product.b_stride;
   product.c_stride = dim * sizeof(float);
-  for (int c = 0; c < head_dim; c += kMostColumnTiles * kTileColumns) {
-    product.column_tiles = std::min(kMostColumnTiles, (head_dim - c) / kTileColumns);
-    product.b_high = work.values + c;
-    product.b_low = has_low ? work.values + kValueSlots / 2 * dim + c : nullptr;
-    product.c = out + c;
-    Multiply(product);
-  }
+  product.column_tiles = head_dim / kTileColumns;
+  product.b_high = work.values;
+  product.b_low = has_low ? work.values + kValueSlots / 2 * dim : nullptr;
+  product.c = out;
+  Multiply(product);
 }
 
 // Adds the weighted values of slots [base, end) to work.out.
@@ -290,6 +314,7 @@ void AmxAccumulate(const ChunkInput& input, const AmxWorkspace& work, int base, 
                    TileProduct product) {
   const int head_dim = input.segment.layout->head_dim();
   const std::size_t dim = work.at.padded_dim;
+  constexpr bool kHasLow = kLowValues<Values> != LowParts::kNone;
   const int seen_by_all = *std::min_element(input.visible.begin(), input.visible.end());
   for (int begin = base; begin < end; begin += kValueSlots) {
     const int last = std::min(end, begin + kValueSlots);
@@ -300,7 +325,7 @@ void AmxAccumulate(const ChunkInput& input, const AmxWorkspace& work, int base, 
     SplitValues<Values>(input, work, begin, last);
     product.steps = (last - begin + kGroupSlots - 1) / kGroupSlots;
     if (last <= seen_by_all || FiniteValues(work, product.steps, head_dim)) {
-      MultiplyValues(work, head_dim, !kIsBF16<Values>, product, work.out);
+      MultiplyValues(work, head_dim, kHasLow, product, work.out);
       continue;
     }
     // A slot that a query must not see holds an infinity, which its weight of 0 would turn into a
@@ -308,7 +333,7 @@ void AmxAccumulate(const ChunkInput& input, const AmxWorkspace& work, int base, 
     for (std::size_t q = 0; q < input.visible.size(); ++q) {
       SplitValues<Values>(input, work, begin, std::min(last, input.visible[q]));
       std::copy_n(work.out, AmxOffsets::kRows * dim, work.spare);
-      MultiplyValues(work, head_dim, !kIsBF16<Values>, product, work.spare);
+      MultiplyValues(work, head_dim, kHasLow, product, work.spare);
       std::copy_n(work.spare + q * dim, dim, work.out + q * dim);
     }
   }
@@ -323,8 +348,8 @@ void AmxAttendChunk(const ChunkInput& input, std::span<float> floats, const Part
   const int base = input.begin / kGroupSlots * kGroupSlots;
   const int end = std::clamp(*std::max_element(input.visible.begin(), input.visible.end()),
                              input.begin, input.end);
-  const AmxTiles tiles(std::min(queries, kTileRows));
   const TileProduct product{.row_tiles = (queries + kTileRows - 1) / kTileRows};
+  const AmxTiles tiles(std::min(queries, kTileRows), product.row_tiles);
   SplitQueries(input, work, head_dim);
   if (input.begin < end) {
     WithKeys(format.keys, [&]<class Keys>() { AmxScores<Keys>(input, work, base, end, product); });

@@ -8,8 +8,7 @@ namespace vericache {
 namespace {
 
 void AttendChunk(const ChunkInput& input, std::span<float> workspace, const Partial& result) {
-  const PageLayout& layout = *input.segment.layout;
-  const auto dim = static_cast<std::size_t>(layout.head_dim());
+  const auto dim = static_cast<std::size_t>(input.segment.layout->head_dim());
   const std::span<float> scores = workspace.subspan(0, kChunkSlots);
   const std::span<float> row = workspace.subspan(kChunkSlots, dim);
   for (std::size_t q = 0; q < input.visible.size(); ++q) {
@@ -20,8 +19,7 @@ void AttendChunk(const ChunkInput& input, std::span<float> workspace, const Part
     result.max[q] = -std::numeric_limits<float>::infinity();
     result.sum[q] = 0.0F;
     for (int slot = input.begin; slot < end; ++slot) {
-      const std::byte* page = input.segment.pages[static_cast<std::size_t>(slot / kPageSlots)];
-      ReadKey(layout, page, input.kv_head, slot % kPageSlots, row);
+      KeyAt(input.segment, input.kv_head, slot, row);
       float score = 0.0F;
       for (std::size_t c = 0; c < dim; ++c) {
         score = std::fma(query[c], row[c], score);
@@ -35,8 +33,7 @@ void AttendChunk(const ChunkInput& input, std::span<float> workspace, const Part
         continue;
       }
       const float weight = std::exp(exponent);
-      const std::byte* page = input.segment.pages[static_cast<std::size_t>(slot / kPageSlots)];
-      ReadValue(layout, page, input.kv_head, slot % kPageSlots, row);
+      ValueAt(input.segment, input.kv_head, slot, row);
       result.sum[q] += weight;
       for (std::size_t c = 0; c < dim; ++c) {
         out[c] = std::fma(weight, row[c], out[c]);

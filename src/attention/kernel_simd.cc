@@ -224,8 +224,7 @@ void ScoreSlots(const ChunkInput& input, const Workspace& work, int base, int en
   const PageLayout& layout = *input.segment.layout;
   const int queries = static_cast<int>(input.visible.size());
   ForEachHalfPage(input, base, end, [&](int slot, const std::uint8_t* page) HWY_ATTR {
-    const Keys keys(layout, page + layout.KeyOffset(input.kv_head, slot % kPageSlots),
-                    work.scratch);
+    const Keys keys = KeysAt<Keys>(input, slot, page, work.scratch);
     ScoreHalfPage(keys, work, layout.head_dim(), queries, work.scores + (slot - base));
   });
 }
@@ -244,8 +243,7 @@ void AccumulateSlots(const ChunkInput& input, const Workspace& work, int begin, 
   const int head_dim = layout.head_dim();
   const int base = input.begin / kGroupSlots * kGroupSlots;
   ForEachHalfPage(input, begin, end, [&](int slot, const std::uint8_t* page) HWY_ATTR {
-    const Values values(layout, page + layout.ValueOffset(input.kv_head), slot % kPageSlots,
-                        work.scratch);
+    const Values values = ValuesAt<Values>(input, slot, page, work.scratch);
     AccumulateHalfPage(values, work, head_dim, queries, std::max(0, begin - slot),
                        std::min(kGroupSlots, end - slot),
                        work.scores + first * kChunkSlots + (slot - base), out + first * head_dim);
@@ -314,7 +312,7 @@ HWY_EXPORT(MakeKernel);
 
 std::size_t SimdWorkspaceFloats(int head_dim) {
   return static_cast<std::size_t>(kMaxQueryBlock * kChunkSlots) +
-         static_cast<std::size_t>((kMaxQueryBlock + kGroupSlots + 2) * head_dim);
+         static_cast<std::size_t>((kMaxQueryBlock + 2 * kGroupSlots) * head_dim);
 }
 
 std::vector<AttentionKernel> SimdKernels() {

@@ -2,7 +2,7 @@
 // Included once per instruction set (Highway's foreach_target).
 //
 // A key reader works on one half page (kGroupSlots slots) of one head; a value reader on the same
-// slots of the value block. `scratch` has 2 * head_dim floats.
+// slots of the value block. `scratch` has kGroupSlots * head_dim floats.
 
 #if defined(VERICACHE_READERS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef VERICACHE_READERS_INL_H_
@@ -65,22 +65,28 @@ HWY_INLINE hn::Vec<hn::RebindToSigned<DF>> LoadCodes(const std::uint8_t* group, 
   }
 }
 
+// What bytes codes are looked up as, in a table of 16.
+template <class V>
+HWY_INLINE V LookUp(const std::uint8_t* table, V codes) {
+  const hn::DFromV<V> di;
+  if constexpr (kLanes < 4) {
+    return hn::Set(di, table[static_cast<std::size_t>(hn::GetLane(codes))]);
+  } else {
+    // The low byte of each code is looked up, and what the zeros above it find is dropped.
+    const hn::Repartition<std::uint8_t, decltype(di)> d8;
+    const auto found = hn::TableLookupBytes(hn::LoadDup128(d8, table), hn::BitCast(d8, codes));
+    return hn::And(hn::BitCast(di, found), hn::Set(di, 255));
+  }
+}
+
 // Codes of formats without a minimum as signed numbers, which a scale alone is to be applied to.
 template <int kBits, bool kLevels>
 HWY_INLINE VF LoadSigned(const std::uint8_t* group, int i) {
   const hn::RebindToSigned<DF> di;
   auto codes = LoadCodes<kBits>(group, i);
   if constexpr (kLevels) {
-    // The low byte of each code is looked up, and what the zeros above it find is dropped.
     static constexpr std::array<std::uint8_t, 16> kTable = RowLevels(kBits);
-    if constexpr (kLanes < 4) {
-      codes = hn::Set(di, kTable[static_cast<std::size_t>(hn::GetLane(codes))]);
-    } else {
-      const hn::Repartition<std::uint8_t, hn::DFromV<decltype(codes)>> d8;
-      const auto found =
-          hn::TableLookupBytes(hn::LoadDup128(d8, kTable.data()), hn::BitCast(d8, codes));
-      codes = hn::And(hn::BitCast(di, found), hn::Set(di, 255));
-    }
+    codes = LookUp(kTable.data(), codes);
   }
   constexpr int kZero = kLevels ? 128 : 1 << (kBits - 1);
   return hn::ConvertTo(DF(), hn::Sub(codes, hn::Set(di, kZero)));
@@ -237,73 +243,6 @@ class BlockValues {
   int blocks_;
   const float* scales_;
 };
-
-// Calls f.operator()<Reader>() with the reader of a format's keys, or values.
-template <class F>
-void WithKeys(NumberFormat format, const F& f) {
-  switch (format) {
-    case NumberFormat::kF32:
-      return f.template operator()<PlainKeys<float>>();
-    case NumberFormat::kF16:
-      return f.template operator()<PlainKeys<hwy::float16_t>>();
-    case NumberFormat::kBF16:
-      return f.template operator()<PlainKeys<hwy::bfloat16_t>>();
-    case NumberFormat::kQ8:
-    case NumberFormat::kQ8R:
-      return f.template operator()<BlockKeys<8, false>>();
-    case NumberFormat::kQ4:
-    case NumberFormat::kQ4R:
-      return f.template operator()<BlockKeys<4, false>>();
-    case NumberFormat::kKivi4:
-    case NumberFormat::kKivi4R:
-      return f.template operator()<GroupedKeys<4>>();
-    case NumberFormat::kKivi2:
-    case NumberFormat::kKivi2R:
-      return f.template operator()<GroupedKeys<2>>();
-    case NumberFormat::kTurbo4:
-      return f.template operator()<BlockKeys<4, true>>();
-    case NumberFormat::kTurbo3:
-      return f.template operator()<BlockKeys<3, true>>();
-    case NumberFormat::kTurbo2:
-      return f.template operator()<BlockKeys<2, true>>();
-    case NumberFormat::kRotate4:
-      return f.template operator()<TokenKeys<4>>();
-    case NumberFormat::kRotate2:
-      return f.template operator()<TokenKeys<2>>();
-  }
-}
-
-template <class F>
-void WithValues(NumberFormat format, const F& f) {
-  switch (format) {
-    case NumberFormat::kF32:
-      return f.template operator()<PlainValues<float>>();
-    case NumberFormat::kF16:
-      return f.template operator()<PlainValues<hwy::float16_t>>();
-    case NumberFormat::kBF16:
-      return f.template operator()<PlainValues<hwy::bfloat16_t>>();
-    case NumberFormat::kQ8:
-    case NumberFormat::kQ8R:
-      return f.template operator()<BlockValues<8, false>>();
-    case NumberFormat::kQ4:
-    case NumberFormat::kQ4R:
-      return f.template operator()<BlockValues<4, false>>();
-    case NumberFormat::kKivi4:
-    case NumberFormat::kKivi4R:
-    case NumberFormat::kRotate4:
-      return f.template operator()<GroupedValues<4>>();
-    case NumberFormat::kKivi2:
-    case NumberFormat::kKivi2R:
-    case NumberFormat::kRotate2:
-      return f.template operator()<GroupedValues<2>>();
-    case NumberFormat::kTurbo4:
-      return f.template operator()<BlockValues<4, true>>();
-    case NumberFormat::kTurbo3:
-      return f.template operator()<BlockValues<3, true>>();
-    case NumberFormat::kTurbo2:
-      return f.template operator()<BlockValues<2, true>>();
-  }
-}
 
 // NOLINTNEXTLINE(google-readability-namespace-comments)
 }  // namespace HWY_NAMESPACE

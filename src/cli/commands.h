@@ -22,6 +22,7 @@ void AddPredict(CLI::App& app);
 void AddSimulate(CLI::App& app);
 void AddAcceptance(CLI::App& app);
 void AddTune(CLI::App& app);
+void AddCalibrate(CLI::App& app);
 void AddWorkloads(CLI::App& app);
 
 }  // namespace vericache

@@ -26,6 +26,7 @@ int main(int argc, char** argv) {
   AddSimulate(app);
   AddAcceptance(app);
   AddTune(app);
+  AddCalibrate(app);
   AddWorkloads(app);
   const auto commands = app.get_subcommands([](const CLI::App*) { return true; });
   if (argc > 1 && argv[1][0] != '-' &&

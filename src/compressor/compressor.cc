@@ -23,16 +23,36 @@ class KeptRows {
   void Copy(int slot, int head, KvCache& cache, int tail_slot) const {
     cache.CopySlot(layer_, tail_slot, head, full_, Position(slot, head));
   }
-
- private:
   int Position(int slot, int head) const {
     return selection_[static_cast<std::size_t>(head)][static_cast<std::size_t>(slot)];
   }
 
+ private:
   const KvCache& full_;
   LayerId layer_;
   const LayerSelection& selection_;
 };
+
+// Gives a part the ranges of key channels, from some of the rows that go there, evenly spread.
+void FindKeyRanges(const KeptRows& rows, const LayerSelection& slots, LayerId layer, int part,
+                   KvCache& cache) {
+  constexpr std::size_t kMostRows = 512;
+  const std::size_t dim = static_cast<std::size_t>(cache.geometry().head_dim);
+  std::vector<float> keys;
+  std::vector<int> positions;
+  std::vector<float> key(dim);
+  std::vector<float> value(dim);
+  for (std::size_t head = 0; head < slots.size(); ++head) {
+    const std::size_t count = std::min(slots[head].size(), kMostRows);
+    for (std::size_t i = 0; i < count; ++i) {
+      const int slot = slots[head][i * slots[head].size() / count];
+      rows.Read(slot, static_cast<int>(head), key, value);
+      keys.insert(keys.end(), key.begin(), key.end());
+      positions.push_back(rows.Position(slot, static_cast<int>(head)));
+    }
+  }
+  cache.SetKeyRanges(layer, part, keys, positions);
+}
 
 // Packs the rows of `slots`, which are ascending and per head, into a part of a layer.
 bool FillPart(const KeptRows& rows, const LayerSelection& slots, LayerId layer, int part,
@@ -45,15 +65,20 @@ bool FillPart(const KeptRows& rows, const LayerSelection& slots, LayerId layer, 
     return std::span(floats).subspan(static_cast<std::size_t>(head * kGroupSlots + slot) * dim,
                                      dim);
   };
+  std::vector<int> positions(static_cast<std::size_t>(geometry.kv_heads * kGroupSlots));
   const std::size_t count = slots.empty() ? 0 : slots[0].size();
+  if (count > 0 && cache.NeedsKeyRanges(layer, part)) {
+    FindKeyRanges(rows, slots, layer, part, cache);
+  }
   for (std::size_t first = 0; first < count; first += kGroupSlots) {
     for (int head = 0; head < geometry.kv_heads; ++head) {
       for (int s = 0; s < kGroupSlots; ++s) {
         const int slot = slots[static_cast<std::size_t>(head)][first + static_cast<std::size_t>(s)];
         rows.Read(slot, head, row(keys, head, s), row(values, head, s));
+        positions[static_cast<std::size_t>(head * kGroupSlots + s)] = rows.Position(slot, head);
       }
     }
-    if (!cache.AppendGroup(layer, part, keys, values)) {
+    if (!cache.AppendGroup(layer, part, keys, values, positions)) {
       return false;
     }
   }
@@ -128,11 +153,20 @@ LayerRecipe Compressor::recipe(LayerId layer) const {
   return layers.at(static_cast<std::size_t>(Raw(layer)));
 }
 
+bool Compressor::IsKvQuant() const {
+  const auto is_kvquant = [](const LayerRecipe& each) {
+    return (each.format && vericache::IsKvQuant(*each.format)) ||
+           (each.split && vericache::IsKvQuant(each.split->low));
+  };
+  return layers.empty() ? is_kvquant(recipe(LayerId{0})) : std::ranges::any_of(layers, is_kvquant);
+}
+
 namespace {
 
 NumberFormat WithOutliers(NumberFormat keys) {
   const FormatTraits& traits = Traits(keys);
-  const bool per_channel = traits.grouping == Grouping::kGroups && !traits.rotated;
+  const bool per_channel =
+      (traits.grouping == Grouping::kGroups && !traits.rotated) || IsKvQuant(keys);
   if (traits.grouping == Grouping::kPlain || per_channel || keys == NumberFormat::kQ8) {
     return keys;
   }
@@ -179,7 +213,7 @@ PackedFormats Compressor::packed_formats() const {
       parts.push_back(of_layer.split->low);
     }
   }
-  return PackedFormats(std::move(formats));
+  return PackedFormats(std::move(formats), kvquant);
 }
 
 LayerSlots SlotsOf(const LayerRecipe& recipe, int residual, int count) {

@@ -99,6 +99,10 @@ struct Compressor {
   std::optional<Split> split = std::nullopt;
   std::vector<LayerRecipe> layers = {};  // where they differ: one for each layer
   std::string note = "";                 // what of it is not as its name says, for people
+  // Of KVQuant formats: the calibration's file, "" where the name gives none, and what pages of
+  // each layer are written and read by, see CompressorFor.
+  std::string calibration = "";
+  KvQuantOfLayers kvquant = {};
 
   // Whether the compressed cache is made anew after each verify.
   bool refreshes() const { return refresh.blend > 0.0 || (scorer && scorer->accumulates()); }
@@ -110,6 +114,8 @@ struct Compressor {
   // Whether the keep ratio that is asked for matters.
   bool takes_keep() const;
   LayerRecipe recipe(LayerId layer) const;
+  // Whether a layer has a KVQuant format.
+  bool IsKvQuant() const;
   PackedFormats packed_formats() const;
 };
 

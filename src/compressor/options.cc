@@ -19,7 +19,7 @@ std::optional<T> Parse(const std::string& text) {
   return error == std::errc() && stop == end ? std::optional(value) : std::nullopt;
 }
 
-std::string Text(double number) {
+std::string TextOf(double number) {
   std::ostringstream text;
   text << number;
   return text.str();
@@ -69,13 +69,13 @@ int MethodOptions::Integer(std::string_view name, int otherwise, int least, int 
 }
 
 double MethodOptions::Number(std::string_view name, double otherwise, double least, double most) {
-  const std::string* text = Ask(name, Text(otherwise));
+  const std::string* text = Ask(name, TextOf(otherwise));
   if (text == nullptr) {
     return otherwise;
   }
   const std::optional<double> value = Parse<double>(*text);
   if (!value || !(*value >= least && *value <= most)) {
-    Refuse(name, *text, "a number from " + Text(least) + " to " + Text(most));
+    Refuse(name, *text, "a number from " + TextOf(least) + " to " + TextOf(most));
   }
   return *value;
 }
@@ -95,6 +95,11 @@ std::string_view MethodOptions::Word(std::string_view name, std::string_view oth
     Refuse(name, *text, "one of " + list);
   }
   return *found;
+}
+
+std::string MethodOptions::Text(std::string_view name, const std::string& otherwise) {
+  const std::string* text = Ask(name, otherwise);
+  return text == nullptr ? otherwise : *text;
 }
 
 void MethodOptions::CheckAllKnown() const {

@@ -24,6 +24,9 @@ class MethodOptions {
   std::string_view Word(std::string_view name, std::string_view otherwise,
                         std::span<const std::string_view> known);
 
+  // Any text.
+  std::string Text(std::string_view name, const std::string& otherwise);
+
   // Throws UserError, listing the options asked for, where another one was given.
   void CheckAllKnown() const;
 

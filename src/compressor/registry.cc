@@ -32,6 +32,7 @@ struct Packing {
   KvFormat format;
   int residual;
   std::optional<Split> split = std::nullopt;
+  std::string calibration = "";
 };
 
 int DefaultResidual(KvFormat format) {
@@ -60,6 +61,20 @@ constexpr std::array kScorers = {
     ScorerEntry{"kvzip", true, Make<KvZip>},
     ScorerEntry{"h2o", false, Make<H2o>},
 };
+
+// The options of KVQuant formats, where there are any.
+Packing WithKvQuant(Packing packing, MethodOptions& options) {
+  KvFormat* const low = packing.split ? &packing.split->low : nullptr;
+  if (IsKvQuant(packing.format) || (low != nullptr && IsKvQuant(*low))) {
+    packing.calibration = options.Text("levels", "");
+    const auto share = static_cast<float>(options.Number("outliers", 0.01, 0.0, 0.1));
+    packing.format.outliers = share;
+    if (low != nullptr) {
+      low->outliers = share;
+    }
+  }
+  return packing;
+}
 
 // A format for keys and values alike. KIVI keeps a residual, as the authors do; the others have
 // none, but what does not fill a group.
@@ -124,13 +139,13 @@ Packing InTwo(MethodOptions& options) {
 std::optional<Packing> PackingOf(std::string_view method, std::string_view text,
                                  MethodOptions& options) {
   if (method.empty() && !text.empty()) {
-    return EachInItsOwn(options);
+    return WithKvQuant(EachInItsOwn(options), options);
   }
   if (method == kSplit) {
-    return InTwo(options);
+    return WithKvQuant(InTwo(options), options);
   }
   const std::optional<NumberFormat> format = PackedFormat(method);
-  return format ? std::optional(InBoth(*format, options)) : std::nullopt;
+  return format ? std::optional(WithKvQuant(InBoth(*format, options), options)) : std::nullopt;
 }
 
 // Whether the part was taken: it names a method of a kind that the compressor has not yet.
@@ -155,6 +170,7 @@ bool Take(std::string_view method, std::string_view text, Compressor& compressor
   compressor.format = packing->format;
   compressor.residual = packing->residual;
   compressor.split = packing->split;
+  compressor.calibration = packing->calibration;
   return true;
 }
 

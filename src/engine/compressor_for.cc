@@ -1,11 +1,42 @@
 #include "engine/compressor_for.h"
 
+#include <filesystem>
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "base/error.h"
+#include "compressor/kvquant_calibration.h"
 #include "model/key_outliers.h"
+#include "model/rope.h"
 
 namespace vericache {
+namespace {
+
+// Gives KVQuant formats the calibration that the name says, or the one beside the model, and RoPE.
+void PrepareKvQuant(Compressor& compressor, const Model& model) {
+  const CacheGeometry geometry = model.params().geometry();
+  const std::string beside = CalibrationFileOf(model.file().path().string());
+  std::string path = compressor.calibration;
+  if (path.empty() && std::filesystem::exists(beside)) {
+    path = beside;
+  }
+  std::vector<KvQuant> layers(static_cast<std::size_t>(geometry.layers));
+  if (path.empty()) {
+    compressor.note += std::string(compressor.note.empty() ? "" : "; ") +
+                       "without a calibration its levels are those of a normal distribution, and "
+                       "key ranges each prompt's (vericache calibrate kvquant makes one)";
+  } else {
+    layers = ReadCalibration(path, geometry).layers;
+  }
+  const auto rope = RopeTableOf(model);
+  for (KvQuant& layer : layers) {
+    layer.rope = rope;
+    compressor.kvquant.push_back(std::make_shared<const KvQuant>(std::move(layer)));
+  }
+}
+
+}  // namespace
 
 Compressor CompressorFor(std::string_view name, const Model& model) {
   Compressor compressor = MakeCompressor(name);
@@ -17,6 +48,9 @@ Compressor CompressorFor(std::string_view name, const Model& model) {
                     std::to_string(geometry.layers));
   }
   ProtectOutlierKeys(compressor, LayersWithKeyOutliers(model));
+  if (compressor.IsKvQuant()) {
+    PrepareKvQuant(compressor, model);
+  }
   const PackedFormats formats = compressor.packed_formats();
   for (int i = 0; i < geometry.layers; ++i) {
     for (const KvFormat format : formats.at(LayerId{i})) {

@@ -4,12 +4,15 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
 #include "base/error.h"
 #include "ggml.h"
+#include "kvcache/kvquant.h"
 #include "kvcache/quantize.h"
 #include "kvcache/rotation.h"
 
@@ -189,7 +192,8 @@ void WritePlainValue(const PageLayout& layout, std::byte* page, int head, int sl
   }
 }
 
-std::size_t HalfKeyBytes(NumberFormat format, int head_dim) {
+// Of codes and scales, or of plain numbers.
+std::size_t HalfPageBytes(NumberFormat format, int head_dim) {
   const int count = kGroupSlots * head_dim;
   if (!IsGrouped(format)) {
     return static_cast<std::size_t>(count) * NumberBytes(format);
@@ -198,8 +202,14 @@ std::size_t HalfKeyBytes(NumberFormat format, int head_dim) {
   return CodeBytes(format, count) + static_cast<std::size_t>(scales) * ScaleBytes(format);
 }
 
-std::size_t ValueBytes(NumberFormat format, int head_dim) {
-  return 2 * HalfKeyBytes(format, head_dim);
+std::size_t HalfKeyBytes(KvFormat format, int head_dim) {
+  return IsKvQuant(format.keys) ? KvQuantKeyPlaces(format, head_dim).bytes
+                                : HalfPageBytes(format.keys, head_dim);
+}
+
+std::size_t ValueBytes(KvFormat format, int head_dim) {
+  return IsKvQuant(format.values) ? KvQuantValuePlaces(format, head_dim).bytes
+                                  : 2 * HalfPageBytes(format.values, head_dim);
 }
 
 // The rows of a group as a format holds them.
@@ -213,16 +223,22 @@ std::vector<float> Rotated(std::span<const float> rows, std::size_t dim) {
 
 }  // namespace
 
-PageLayout::PageLayout(KvFormat format, const CacheGeometry& geometry)
+PageLayout::PageLayout(KvFormat format, const CacheGeometry& geometry,
+                       std::shared_ptr<const KvQuant> kvquant)
     : format_(format),
       kv_heads_(geometry.kv_heads),
       head_dim_(geometry.head_dim),
-      half_key_bytes_(HalfKeyBytes(format.keys, geometry.head_dim)),
-      head_stride_(2 * half_key_bytes_ + ValueBytes(format.values, geometry.head_dim)) {
+      half_key_bytes_(HalfKeyBytes(format, geometry.head_dim)),
+      head_stride_(2 * half_key_bytes_ + ValueBytes(format, geometry.head_dim)),
+      kvquant_(std::move(kvquant)) {
   if (IsGrouped(format) && head_dim_ % kGroupSlots != 0) {
     throw UserError(
         "format " + std::string(Name(IsGrouped(format.keys) ? format.keys : format.values)) +
         " needs a head size that is a multiple of 32; this model has " + std::to_string(head_dim_));
+  }
+  if (IsKvQuant(format) && !kvquant_) {
+    static const auto kAsMade = std::make_shared<const KvQuant>();
+    kvquant_ = kAsMade;
   }
 }
 
@@ -260,7 +276,8 @@ void CopySlot(const PageLayout& layout, const std::byte* from, int from_slot, st
 }
 
 void WriteGroup(const PageLayout& layout, std::byte* page, int head, int first_slot,
-                std::span<const float> keys, std::span<const float> values) {
+                std::span<const float> keys, std::span<const float> values,
+                std::span<const int> positions) {
   Check(first_slot % kGroupSlots == 0, "a group starts at a half page");
   const auto dim = static_cast<std::size_t>(layout.head_dim());
   std::vector<float> rotated_keys;
@@ -271,13 +288,21 @@ void WriteGroup(const PageLayout& layout, std::byte* page, int head, int first_s
   if (layout.rotated_values()) {
     values = rotated_values = Rotated(values, dim);
   }
-  if (IsGrouped(layout.format().keys)) {
+  if (IsKvQuant(layout.format().keys)) {
+    WriteKvQuantKeys(layout, page + layout.KeyOffset(head, first_slot), head, keys, positions);
+  } else if (IsGrouped(layout.format().keys)) {
     WriteGroupedKeys(layout, page + layout.KeyOffset(head, first_slot), keys);
+  }
+  if (IsKvQuant(layout.format().values)) {
+    WriteKvQuantValues(layout, page + layout.ValueOffset(head), first_slot, values);
   }
   for (int s = 0; s < kGroupSlots; ++s) {
     const std::size_t row = static_cast<std::size_t>(s) * dim;
     if (!IsGrouped(layout.format().keys)) {
       WritePlainKey(layout, page, head, first_slot + s, keys.subspan(row, dim));
+    }
+    if (IsKvQuant(layout.format().values)) {
+      continue;
     }
     if (IsGrouped(layout.format().values)) {
       WriteGroupedValue(layout, page + layout.ValueOffset(head), first_slot + s,
@@ -292,6 +317,9 @@ void ReadKey(const PageLayout& layout, const std::byte* page, int head, int slot
              std::span<float> out) {
   const NumberFormat format = layout.format().keys;
   const std::byte* block = page + layout.KeyOffset(head, slot);
+  if (IsKvQuant(format)) {
+    return ReadKvQuantKey(layout, block, head, slot, out);
+  }
   for (int c = 0; c < layout.head_dim(); ++c) {
     float& number = out[static_cast<std::size_t>(c)];
     if (IsGrouped(format)) {
@@ -308,6 +336,9 @@ void ReadValue(const PageLayout& layout, const std::byte* page, int head, int sl
                std::span<float> out) {
   const NumberFormat format = layout.format().values;
   const std::byte* block = page + layout.ValueOffset(head);
+  if (IsKvQuant(format)) {
+    return ReadKvQuantValue(layout, block, slot, out);
+  }
   for (int c = 0; c < layout.head_dim(); ++c) {
     float& number = out[static_cast<std::size_t>(c)];
     if (IsGrouped(format)) {

@@ -2,12 +2,44 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
+#include <memory>
 #include <utility>
 
 #include "base/check.h"
+#include "kvcache/kvquant.h"
 
 namespace vericache {
+namespace {
+
+// Whether a slot is the first one of a cache in a KVQuant format, which is kept as it came.
+bool IsKeptFirst(const SegmentView& segment, NumberFormat format, int slot) {
+  return slot == 0 && IsKvQuant(format) && !segment.layout->kvquant().first_keys.empty();
+}
+
+void CopyRow(const std::vector<float>& rows, int row, std::span<float> out) {
+  const auto first = static_cast<std::size_t>(row) * out.size();
+  std::ranges::copy(std::span(rows).subspan(first, out.size()), out.begin());
+}
+
+}  // namespace
+
+void KeyAt(const SegmentView& segment, int head, int slot, std::span<float> out) {
+  if (IsKeptFirst(segment, segment.layout->format().keys, slot)) {
+    CopyRow(segment.layout->kvquant().first_keys, head, out);
+    return;
+  }
+  ReadKey(*segment.layout, segment.pages[static_cast<std::size_t>(slot / kPageSlots)], head,
+          slot % kPageSlots, out);
+}
+
+void ValueAt(const SegmentView& segment, int head, int slot, std::span<float> out) {
+  if (IsKeptFirst(segment, segment.layout->format().values, slot)) {
+    CopyRow(segment.layout->kvquant().first_values, head, out);
+    return;
+  }
+  ReadValue(*segment.layout, segment.pages[static_cast<std::size_t>(slot / kPageSlots)], head,
+            slot % kPageSlots, out);
+}
 
 KvCache::KvCache(PagePool& pool, PageKind kind, const CacheGeometry& geometry, KvFormat tail,
                  const PackedFormats& packed)
@@ -19,7 +51,10 @@ KvCache::KvCache(PagePool& pool, PageKind kind, const CacheGeometry& geometry, K
   Check(!IsGrouped(tail), "rows are appended one at a time, so the tail is plain");
   for (int i = 0; i < geometry.layers; ++i) {
     for (const KvFormat format : packed.at(LayerId{i})) {
-      at(LayerId{i}).packed.push_back({.layout = PageLayout(format, geometry), .segment = {}});
+      at(LayerId{i})
+          .packed.push_back(
+              {.layout = PageLayout(format, geometry, packed.kvquant(LayerId{i})), .segment = {}});
+      at(LayerId{i}).has_positions |= IsKvQuant(format.keys);
     }
   }
 }
@@ -71,9 +106,20 @@ void KvCache::DropFront(Segment& segment, const PageLayout& layout, int rows) {
   bytes_ -= Bytes{layout.page_bytes()} * static_cast<std::uint64_t>(pages);
 }
 
+void KvCache::FitPositions(Layer& layer) const {
+  if (layer.has_positions) {
+    layer.positions.resize(
+        static_cast<std::size_t>((layer.tail.end - layer.tail.begin) * geometry_.kv_heads));
+  }
+}
+
 bool KvCache::ExtendLayer(LayerId layer, int rows) {
   Segment& tail = at(layer).tail;
-  return Grow(tail, tail_layout_, tail.end + rows);
+  if (!Grow(tail, tail_layout_, tail.end + rows)) {
+    return false;
+  }
+  FitPositions(at(layer));
+  return true;
 }
 
 bool KvCache::Extend(int rows) {
@@ -82,6 +128,7 @@ bool KvCache::Extend(int rows) {
       for (int j = 0; j < i; ++j) {
         Segment& tail = at(LayerId{j}).tail;
         Shrink(tail, tail_layout_, tail.end - rows);
+        FitPositions(at(LayerId{j}));
       }
       return false;
     }
@@ -132,16 +179,20 @@ void KvCache::Truncate(int rows) {
   for (Layer& layer : layers_) {
     Check(layer.tail.end - layer.tail.begin >= rows, "only rows of the tail can be dropped");
     Shrink(layer.tail, tail_layout_, layer.tail.end - rows);
+    FitPositions(layer);
   }
 }
 
 void KvCache::Write(LayerId layer, int tail_slot, int head, std::span<const float> key,
-                    std::span<const float> value) {
+                    std::span<const float> value, int position) {
   Segment& tail = at(layer).tail;
   const int slot = tail.begin + tail_slot;
   Check(slot < tail.end, "the slot was added before it is written");
   WriteSlot(tail_layout_, tail.addresses[static_cast<std::size_t>(slot / kPageSlots)], head,
             slot % kPageSlots, key, value);
+  if (at(layer).has_positions) {
+    PositionOf(at(layer), tail_slot, head) = position;
+  }
 }
 
 void KvCache::CopySlot(LayerId layer, int tail_slot, int head, const KvCache& other,
@@ -155,6 +206,9 @@ void KvCache::CopySlot(LayerId layer, int tail_slot, int head, const KvCache& ot
                       source % kPageSlots,
                       to.addresses[static_cast<std::size_t>(slot / kPageSlots)], slot % kPageSlots,
                       head);
+  if (at(layer).has_positions) {
+    PositionOf(at(layer), tail_slot, head) = other_slot;
+  }
 }
 
 bool KvCache::AppendTail(const KvCache& other, int first, int rows) {
@@ -174,12 +228,50 @@ bool KvCache::AppendTail(const KvCache& other, int first, int rows) {
   return true;
 }
 
+bool KvCache::NeedsKeyRanges(LayerId layer, int part) const {
+  const PageLayout& layout = at(layer).packed.at(static_cast<std::size_t>(part)).layout;
+  return IsKvQuant(layout.format().keys) && layout.kvquant().key_centers.empty();
+}
+
+void KvCache::SetKeyRanges(LayerId layer, int part, std::span<const float> keys,
+                           std::span<const int> positions) {
+  PageLayout& layout = at(layer).packed.at(static_cast<std::size_t>(part)).layout;
+  const auto kvquant = std::make_shared<KvQuant>(layout.kvquant());
+  vericache::SetKeyRanges(*kvquant, geometry_.kv_heads, geometry_.head_dim,
+                          layout.format().outliers, keys, positions);
+  layout.set_kvquant(kvquant);
+}
+
+namespace {
+
+// The first row of each head of a group: of what is [kv_head][kGroupSlots][head_dim].
+std::vector<float> FirstRows(std::span<const float> group, const CacheGeometry& geometry) {
+  const auto dim = static_cast<std::size_t>(geometry.head_dim);
+  std::vector<float> rows;
+  for (std::size_t at = 0; at < group.size(); at += kGroupSlots * dim) {
+    rows.insert(rows.end(), group.begin() + static_cast<std::ptrdiff_t>(at),
+                group.begin() + static_cast<std::ptrdiff_t>(at + dim));
+  }
+  return rows;
+}
+
+}  // namespace
+
 bool KvCache::AppendGroup(LayerId layer, int part, std::span<const float> keys,
-                          std::span<const float> values) {
+                          std::span<const float> values, std::span<const int> positions) {
   Part& packed = at(layer).packed.at(static_cast<std::size_t>(part));
   const int slot = packed.segment.end;
   if (!Grow(packed.segment, packed.layout, slot + kGroupSlots)) {
     return false;
+  }
+  if (NeedsKeyRanges(layer, part)) {
+    SetKeyRanges(layer, part, keys, positions);
+  }
+  if (slot == 0 && IsKvQuant(packed.layout.format())) {
+    const auto kvquant = std::make_shared<KvQuant>(packed.layout.kvquant());
+    kvquant->first_keys = FirstRows(keys, geometry_);
+    kvquant->first_values = FirstRows(values, geometry_);
+    packed.layout.set_kvquant(kvquant);
   }
   std::byte* const page = packed.segment.addresses[static_cast<std::size_t>(slot / kPageSlots)];
   const std::size_t head_floats =
@@ -187,7 +279,10 @@ bool KvCache::AppendGroup(LayerId layer, int part, std::span<const float> keys,
   for (int head = 0; head < geometry_.kv_heads; ++head) {
     const std::size_t at = static_cast<std::size_t>(head) * head_floats;
     WriteGroup(packed.layout, page, head, slot % kPageSlots, keys.subspan(at, head_floats),
-               values.subspan(at, head_floats));
+               values.subspan(at, head_floats),
+               positions.empty()
+                   ? positions
+                   : positions.subspan(static_cast<std::size_t>(head * kGroupSlots), kGroupSlots));
   }
   return true;
 }
@@ -211,6 +306,7 @@ bool KvCache::Pack(int residual) {
   const auto dim = static_cast<std::size_t>(geometry_.head_dim);
   std::vector<float> keys(static_cast<std::size_t>(geometry_.kv_heads * kGroupSlots) * dim);
   std::vector<float> values(keys.size());
+  std::vector<int> positions(static_cast<std::size_t>(geometry_.kv_heads * kGroupSlots));
   for (int i = 0; i < geometry_.layers; ++i) {
     const LayerId layer{i};
     while (packed_parts(layer) > 0 && tail_slots(layer) >= residual + kGroupSlots) {
@@ -219,83 +315,24 @@ bool KvCache::Pack(int residual) {
           const std::size_t row = static_cast<std::size_t>(head * kGroupSlots + s) * dim;
           ReadTail(layer, s, head, std::span(keys).subspan(row, dim),
                    std::span(values).subspan(row, dim));
+          if (at(layer).has_positions) {
+            positions[static_cast<std::size_t>(head * kGroupSlots + s)] =
+                PositionOf(at(layer), s, head);
+          }
         }
       }
-      if (!AppendGroup(layer, /*part=*/0, keys, values)) {
+      if (!AppendGroup(layer, /*part=*/0, keys, values, positions)) {
         return false;
       }
       DropFront(at(layer).tail, tail_layout_, kGroupSlots);
+      if (at(layer).has_positions) {
+        at(layer).positions.erase(
+            at(layer).positions.begin(),
+            at(layer).positions.begin() + static_cast<std::ptrdiff_t>(positions.size()));
+      }
     }
   }
   return true;
-}
-
-namespace {
-
-// What Saved writes of a segment before its pages.
-struct SavedSegment {
-  std::int32_t begin = 0;
-  std::int32_t end = 0;
-};
-
-}  // namespace
-
-std::vector<std::byte> KvCache::Saved() const {
-  std::vector<std::byte> saved;
-  saved.reserve(bytes_.count + layers_.size() * 2 * sizeof(SavedSegment));
-  const auto add = [&saved](const void* from, std::size_t count) {
-    const auto* bytes = static_cast<const std::byte*>(from);
-    saved.insert(saved.end(), bytes, bytes + count);
-  };
-  const auto add_segment = [&add](const Segment& segment, std::size_t page_bytes) {
-    const SavedSegment range{.begin = segment.begin, .end = segment.end};
-    add(&range, sizeof(range));
-    for (const std::byte* page : segment.addresses) {
-      add(page, page_bytes);
-    }
-  };
-  for (const Layer& layer : layers_) {
-    for (const Part& part : layer.packed) {
-      add_segment(part.segment, part.layout.page_bytes());
-    }
-    add_segment(layer.tail, tail_layout_.page_bytes());
-  }
-  return saved;
-}
-
-bool KvCache::Restore(std::span<const std::byte> saved) {
-  const auto take = [&saved](void* to, std::size_t count) {
-    if (saved.size() < count) {
-      return false;
-    }
-    std::memcpy(to, saved.data(), count);
-    saved = saved.subspan(count);
-    return true;
-  };
-  const auto take_segment = [&](Segment& segment, const PageLayout& layout) {
-    SavedSegment range;
-    if (!take(&range, sizeof(range)) || range.begin < 0 || range.begin >= kPageSlots ||
-        range.end < range.begin ||
-        static_cast<std::size_t>(range.end) / kPageSlots > saved.size() / layout.page_bytes() ||
-        !Grow(segment, layout, range.end, /*zeroed=*/false)) {
-      return false;
-    }
-    segment.begin = range.begin;
-    return std::ranges::all_of(segment.addresses,
-                               [&](std::byte* page) { return take(page, layout.page_bytes()); });
-  };
-  for (std::size_t i = 0; i < layers_.size(); ++i) {
-    Check(slots(LayerId{static_cast<int>(i)}) == 0, "an empty cache is restored");
-    for (Part& part : layers_[i].packed) {
-      if (!take_segment(part.segment, part.layout)) {
-        return false;
-      }
-    }
-    if (!take_segment(layers_[i].tail, tail_layout_)) {
-      return false;
-    }
-  }
-  return saved.empty();
 }
 
 SegmentView KvCache::packed_view(LayerId layer, int part) const {

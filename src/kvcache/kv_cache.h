@@ -23,6 +23,14 @@ struct SegmentView {
   int slots() const { return end - begin; }
 };
 
+// The key or value of a head in a slot of a segment, as ReadKey and ReadValue give it; of a KVQuant
+// format the first slot of a cache is as it came.
+void KeyAt(const SegmentView& segment, int head, int slot, std::span<float> out);
+void ValueAt(const SegmentView& segment, int head, int slot, std::span<float> out);
+
+// What KVQuant pages of each layer are written and read by; empty: a KvQuant as it is made.
+using KvQuantOfLayers = std::vector<std::shared_ptr<const KvQuant>>;
+
 // The formats of each layer's packed parts.
 class PackedFormats {
  public:
@@ -30,7 +38,8 @@ class PackedFormats {
   // One part, in every layer.
   PackedFormats(KvFormat format) : layers_{{format}} {}  // NOLINT(google-explicit-constructor)
   // Each layer's own; the cache has as many layers.
-  explicit PackedFormats(std::vector<std::vector<KvFormat>> layers) : layers_(std::move(layers)) {}
+  explicit PackedFormats(std::vector<std::vector<KvFormat>> layers, KvQuantOfLayers kvquant = {})
+      : layers_(std::move(layers)), kvquant_(std::move(kvquant)) {}
 
   std::span<const KvFormat> at(LayerId layer) const {
     if (layers_.empty()) {
@@ -38,9 +47,13 @@ class PackedFormats {
     }
     return layers_[layers_.size() == 1 ? 0 : static_cast<std::size_t>(Raw(layer))];
   }
+  std::shared_ptr<const KvQuant> kvquant(LayerId layer) const {
+    return kvquant_.empty() ? nullptr : kvquant_[static_cast<std::size_t>(Raw(layer))];
+  }
 
  private:
   std::vector<std::vector<KvFormat>> layers_;
+  KvQuantOfLayers kvquant_;
 };
 
 // Per layer, packed parts in formats of their own, usually one (none where nothing is quantized),
@@ -49,6 +62,10 @@ class PackedFormats {
 //
 // A full cache is a tail alone: slot number = position. In a compressed cache slot j of a head is
 // that head's j-th kept position, or of a split one the j-th of the part.
+//
+// Where a part holds keys before RoPE the cache also knows the positions of its tail's slots. Its
+// KVQuant parts have ranges of key channels and a first slot of their own, 16 bytes a channel of a
+// head beside the pages.
 class KvCache {
  public:
   // `pool` must outlive the cache. Throws UserError where a format does not fit the geometry.
@@ -86,12 +103,14 @@ class KvCache {
   void Truncate(int rows);
 
   // Writes a head's key and value (head_dim floats each) into a tail slot; slots count from the
-  // begin of the tail. May be called for different slots from several threads.
+  // begin of the tail. `position` is the row's, where a part holds keys before RoPE. May be called
+  // for different slots from several threads.
   void Write(LayerId layer, int tail_slot, int head, std::span<const float> key,
-             std::span<const float> value);
+             std::span<const float> value, int position = 0);
 
   // Copies a tail slot of `other` to one of this cache, which was added before, bit for bit: both
-  // tails have the same format. Slots count from the begin of each tail.
+  // tails have the same format. Slots count from the begin of each tail. Where a part holds keys
+  // before RoPE `other` is a full cache.
   void CopySlot(LayerId layer, int tail_slot, int head, const KvCache& other, int other_slot);
 
   // Adds `rows` slots of the tail of `other`, from its tail slot `first` on, to the tail of this
@@ -100,9 +119,17 @@ class KvCache {
   [[nodiscard]] bool AppendTail(const KvCache& other, int first, int rows);
 
   // Adds a group of kGroupSlots slots to a packed part of a layer: keys and values are
-  // [kv_heads][kGroupSlots][head_dim]. False where the pool has no room.
+  // [kv_heads][kGroupSlots][head_dim]; positions, which keys held before RoPE need,
+  // [kv_heads][kGroupSlots]. False where the pool has no room.
   [[nodiscard]] bool AppendGroup(LayerId layer, int part, std::span<const float> keys,
-                                 std::span<const float> values);
+                                 std::span<const float> values,
+                                 std::span<const int> positions = {});
+
+  // Whether the keys of a packed part are in a KVQuant format whose ranges are not known yet; and
+  // what gives them, see SetKeyRanges. Else the part's first group does.
+  bool NeedsKeyRanges(LayerId layer, int part) const;
+  void SetKeyRanges(LayerId layer, int part, std::span<const float> keys,
+                    std::span<const int> positions);
 
   // While a layer's tail holds at least `residual` + kGroupSlots slots: moves its oldest group into
   // the first packed part. Where a layer has none nothing happens. False where the pool has no
@@ -144,11 +171,18 @@ class KvCache {
   struct Layer {
     std::vector<Part> packed;
     Segment tail;
+    bool has_positions = false;  // a part holds keys before RoPE
+    std::vector<int> positions;  // of the tail, [slot][kv_head]
   };
 
   bool Grow(Segment& segment, const PageLayout& layout, int end, bool zeroed = true);
   void Shrink(Segment& segment, const PageLayout& layout, int end);
   void DropFront(Segment& segment, const PageLayout& layout, int rows);
+  // As many positions as the tail has slots.
+  void FitPositions(Layer& layer) const;
+  int& PositionOf(Layer& layer, int tail_slot, int head) const {
+    return layer.positions[static_cast<std::size_t>(tail_slot * geometry_.kv_heads + head)];
+  }
   Layer& at(LayerId layer) { return layers_[static_cast<std::size_t>(Raw(layer))]; }
   const Layer& at(LayerId layer) const { return layers_[static_cast<std::size_t>(Raw(layer))]; }
 

@@ -10,7 +10,10 @@
 //            minimum along the channels for keys, too;
 //   row      TurboQuant (Zandieh et al. 2025, arXiv 2504.19874): one 16-bit scale for all channels
 //            of a token, and codes of the Lloyd-Max levels of a normal distribution, which is that
-//            of the coordinates of a vector turned at random.
+//            of the coordinates of a vector turned at random;
+//   level    KVQuant (Hooper et al. 2024, arXiv 2401.18079): codes of calibrated levels between the
+//            ends of a channel of keys, held before RoPE, or of a token's values, and what lies
+//            beyond them apart, see kvcache/kvquant.h.
 // Of the rotated ones what is held is Rotate(row), see kvcache/rotation.h.
 #pragma once
 
@@ -41,9 +44,12 @@ enum class NumberFormat : std::uint8_t {
   kTurbo2,
   kRotate4,
   kRotate2,
+  kKvQuant4,
+  kKvQuant3,
+  kKvQuant2,
 };
 
-enum class Grouping : std::uint8_t { kPlain, kBlocks, kGroups, kTokens, kRows };
+enum class Grouping : std::uint8_t { kPlain, kBlocks, kGroups, kTokens, kRows, kLevels };
 
 struct FormatTraits {
   NumberFormat format;
@@ -54,7 +60,7 @@ struct FormatTraits {
 };
 
 // By the enumeration's order.
-inline constexpr std::array<FormatTraits, 16> kNumberFormats = {{
+inline constexpr std::array<FormatTraits, 19> kNumberFormats = {{
     {NumberFormat::kF32, "f32", Grouping::kPlain, 32, false},
     {NumberFormat::kF16, "f16", Grouping::kPlain, 16, false},
     {NumberFormat::kBF16, "bf16", Grouping::kPlain, 16, false},
@@ -71,6 +77,9 @@ inline constexpr std::array<FormatTraits, 16> kNumberFormats = {{
     {NumberFormat::kTurbo2, "turboquant2", Grouping::kRows, 2, true},
     {NumberFormat::kRotate4, "rotatekv4", Grouping::kTokens, 4, true},
     {NumberFormat::kRotate2, "rotatekv2", Grouping::kTokens, 2, true},
+    {NumberFormat::kKvQuant4, "kvquant4", Grouping::kLevels, 4, false},
+    {NumberFormat::kKvQuant3, "kvquant3", Grouping::kLevels, 3, false},
+    {NumberFormat::kKvQuant2, "kvquant2", Grouping::kLevels, 2, false},
 }};
 
 constexpr const FormatTraits& Traits(NumberFormat format) {
@@ -85,6 +94,10 @@ std::optional<NumberFormat> ParseNumberFormat(std::string_view name);
 // True for formats that quantize: they are written kGroupSlots slots at a time.
 constexpr bool IsGrouped(NumberFormat format) {
   return Traits(format).grouping != Grouping::kPlain;
+}
+
+constexpr bool IsKvQuant(NumberFormat format) {
+  return Traits(format).grouping == Grouping::kLevels;
 }
 
 // Bytes of one number of a plain (not grouped) format.

@@ -6,12 +6,12 @@
 #include "ggml.h"
 
 namespace vericache {
-namespace {
 
 float Sane(float number) {
-  constexpr float kLargest = 65504.0F;  // of half precision
-  return std::isnan(number) ? 0.0F : std::clamp(number, -kLargest, kLargest);
+  return std::isnan(number) ? 0.0F : std::clamp(number, -kLargestHalf, kLargestHalf);
 }
+
+namespace {
 
 // Asymmetric rounding to nearest as KIVI's quant kernels do: scale = (max - min) / (2^b - 1). The
 // codes are chosen against the 16-bit scale and minimum that are stored.

@@ -11,6 +11,11 @@
 
 namespace vericache {
 
+inline constexpr float kLargestHalf = 65504.0F;  // of half precision
+
+// A number that half precision can hold: clamped to it, 0 for a NaN.
+float Sane(float number);
+
 // How a group's or block's codes become numbers, as stored. Blocks and rows have no minimum.
 struct CodeScale {
   std::uint16_t scale = 0;    // IEEE half precision

@@ -6,11 +6,14 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "kvcache/kvquant.h"
 #include "unit_support/attention_oracle.h"
 #include "unit_support/random_data.h"
+#include "unit_support/rope.h"
 
 namespace vericache {
 namespace {
@@ -169,6 +172,43 @@ TEST_P(EveryKernel, AgreesWithFloat64ForEveryFormat) {
   }
 }
 
+// Keys held before RoPE, of positions that follow each other or lie apart, and a first token that
+// is kept as it came.
+TEST_P(EveryKernel, AgreesWithFloat64ForKeysBeforeRope) {
+  RandomData random(12);
+  for (const int dims : {64, 32}) {
+    for (const bool neox : {false, true}) {
+      const auto kvquant = std::make_shared<KvQuant>();
+      kvquant->rope = testing::MakeRopeTable(dims, neox, 100'000, 1.1);
+      for (const NumberFormat format :
+           {NumberFormat::kKvQuant4, NumberFormat::kKvQuant3, NumberFormat::kKvQuant2}) {
+        for (const int apart : {0, 1, 700}) {
+          SCOPED_TRACE(std::string(Name(format)) + ", " + std::to_string(apart) + " apart");
+          PagePool pool(Bytes{1U << 22U});
+          KvCache cache(pool, PageKind::kResident, {.layers = 1, .kv_heads = 2, .head_dim = 64}, {},
+                        PackedFormats({{{format, format}}}, {kvquant}));
+          int position = random.Below(1000);
+          for (int group = 0; group < 4; ++group) {
+            std::vector<int> positions;
+            for (int i = 0; i < 2 * kGroupSlots; ++i) {
+              positions.push_back(position + i % kGroupSlots * (1 + random.Below(apart + 1)));
+            }
+            position = positions[kGroupSlots - 1] + 1;
+            ASSERT_TRUE(cache.AppendGroup(LayerId{0}, 0, random.Floats(2 * kGroupSlots * 64),
+                                          random.Floats(2 * kGroupSlots * 64), positions));
+          }
+          const SegmentView view = cache.packed_view(LayerId{0}, 0);
+          const int count = 1 + random.Below(9);
+          const auto queries = ScaledQueries(count, 64, random);
+          const std::vector<int> visible(Size(count), view.end);
+          const auto result = RunKernel(*kernel_, view, 0, view.end, 1, queries, visible);
+          ExpectWithinBound(view, 0, view.end, 1, queries, visible, result.out);
+        }
+      }
+    }
+  }
+}
+
 TEST_P(EveryKernel, AgreesWithFloat64ForEveryHeadSize) {
   RandomData random(8);
   for (int head_dim = 16; head_dim <= 256; head_dim += 16) {
@@ -176,7 +216,8 @@ TEST_P(EveryKernel, AgreesWithFloat64ForEveryHeadSize) {
                                   KvFormat{NumberFormat::kQ8, NumberFormat::kQ4},
                                   KvFormat{NumberFormat::kKivi4, NumberFormat::kKivi2},
                                   KvFormat{NumberFormat::kRotate2, NumberFormat::kTurbo4},
-                                  KvFormat{NumberFormat::kTurbo3, NumberFormat::kTurbo3}}) {
+                                  KvFormat{NumberFormat::kTurbo3, NumberFormat::kTurbo3},
+                                  KvFormat{NumberFormat::kKvQuant3, NumberFormat::kKvQuant4}}) {
       if (IsGrouped(format) && head_dim % kGroupSlots != 0) {
         continue;
       }

@@ -312,7 +312,7 @@ TEST(ProtectOutlierKeys, GivesThemAScalePerChannelAndSaysSo) {
     EXPECT_EQ(compressor.recipe(LayerId{1}).format, (KvFormat{keys, before.values})) << name;
     EXPECT_NE(compressor.note.find("layers 1 "), std::string::npos) << compressor.note;
   }
-  for (const char* name : {"none", "snapkv", "kivi4", "kivi2", "q8", "k=f16,v=q4r"}) {
+  for (const char* name : {"none", "snapkv", "kivi4", "kivi2", "q8", "k=f16,v=q4r", "kvquant2"}) {
     Compressor compressor = MakeCompressor(name);
     ProtectOutlierKeys(compressor, outliers);
     EXPECT_TRUE(compressor.layers.empty()) << name;

@@ -24,7 +24,9 @@ std::string Written(const testing::TemporaryFolder& folder, const std::string& t
 
 RC_GTEST_PROP(Profile, IsReadAsItWasWritten, (std::uint32_t seed)) {
   RandomData random(seed);
-  const auto any = [&random] { return kNumberFormats[Size(random.Below(16))].format; };
+  const auto any = [&random] {
+    return kNumberFormats[Size(random.Below(static_cast<int>(kNumberFormats.size())))].format;
+  };
   Profile profile{.model = "m \"1\"",
                   .scorer = random.Below(2) == 0 ? "" : "snapkv:window=8",
                   .residual = random.Below(200),

@@ -53,8 +53,9 @@ TEST(MakeCompressor, CombinesAScorerAndAFormatInEitherOrder) {
 
 TEST(MakeCompressor, KnowsEveryNameThatItLists) {
   const std::vector<std::string> names = CompressorNames();
-  for (const char* name : {"none", "streamingllm", "snapkv", "expectedattention", "kvzip", "h2o",
-                           "split", "q8", "q4r", "kivi2", "turboquant3", "rotatekv2"}) {
+  for (const char* name :
+       {"none", "streamingllm", "snapkv", "expectedattention", "kvzip", "h2o", "split", "q8", "q4r",
+        "kivi2", "turboquant3", "rotatekv2", "kvquant4", "kvquant3", "kvquant2"}) {
     EXPECT_EQ(std::ranges::count(names, name), 1) << name;
   }
   EXPECT_EQ(std::ranges::count(names, "f16"), 0);
@@ -96,6 +97,23 @@ TEST(MakeCompressor, TakesAFormatForKeysAndOneForValues) {
   }
 }
 
+TEST(MakeCompressor, TakesKvQuantsOptionsWhereverItIs) {
+  const Compressor plain = MakeCompressor("kvquant3");
+  EXPECT_EQ(plain.format, (KvFormat{NumberFormat::kKvQuant3, NumberFormat::kKvQuant3, 0.01F}));
+  EXPECT_EQ(plain.residual, 0);
+  EXPECT_EQ(plain.calibration, "");
+  EXPECT_TRUE(plain.IsKvQuant());
+  EXPECT_FALSE(MakeCompressor("snapkv+kivi4").IsKvQuant());
+  const Compressor both = MakeCompressor("snapkv+kvquant2:levels=a/b.json,outliers=0.02");
+  EXPECT_EQ(both.calibration, "a/b.json");
+  EXPECT_EQ(both.format->outliers, 0.02F);
+  const Compressor pair = MakeCompressor("k=kvquant4,v=q4,outliers=0");
+  EXPECT_EQ(pair.format, (KvFormat{NumberFormat::kKvQuant4, NumberFormat::kQ4, 0.0F}));
+  const Compressor split = MakeCompressor("split:high=q8,low=kvquant2,outliers=0.05");
+  EXPECT_TRUE(split.IsKvQuant());
+  EXPECT_EQ(split.split->low.outliers, 0.05F);
+}
+
 TEST(MakeCompressor, SplitsOverTwoFormats) {
   const Compressor split =
       MakeCompressor("snapkv+split:high=q8,high_values=q4,low=kivi2,share=0.1");
@@ -123,6 +141,9 @@ TEST(MakeCompressor, RefusesOptionsThatItDoesNotKnow) {
       {"snapkv:refresh=1.5", "from 0 to 1"},
       {"streamingllm:refresh=0.5", "no option 'refresh'"},
       {"kivi4:residual=-1", "from 0 to"},
+      {"kvquant3:bits=3", "residual=0,levels=,outliers=0.01"},
+      {"kvquant3:outliers=0.5", "from 0 to 0.1"},
+      {"kivi4:outliers=0.01", "no option 'outliers'"},
   };
   for (const auto& [name, what] : wrong) {
     try {

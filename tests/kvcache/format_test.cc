@@ -76,19 +76,24 @@ TEST(FormatName, IsTheOneOfTheCommandLine) {
   EXPECT_EQ(ParseNumberFormat("q5"), std::nullopt);
 }
 
-// Bytes of a row of `dim` numbers: the codes that a format's name says, and half precision numbers
-// for each 32 of them, two of KIVI and RotateKV, one of q8 and q4; of TurboQuant one for the row.
-std::size_t DocumentedRowBytes(NumberFormat format, int dim) {
+// Bytes of 32 rows of `dim` numbers: the codes that a format's name says, and half precision
+// numbers for each 32 of them, two of KIVI and RotateKV, one of q8 and q4; of TurboQuant one for
+// each row. Of KVQuant four bytes for each row's range of values, or three for each key's position,
+// and four for one number in a hundred.
+std::size_t DocumentedBytes(NumberFormat format, int dim, bool keys) {
   const std::string name(Name(format));
-  const std::size_t codes = Size(dim * Traits(format).bits) / 8;
+  const std::size_t codes = 32 * Size(dim * Traits(format).bits) / 8;
   if (!IsGrouped(format)) {
     return codes;
   }
   EXPECT_EQ(std::string(1, name[name.find_first_of("2348")]), std::to_string(Traits(format).bits));
   if (name.starts_with("turboquant")) {
-    return codes + 2;
+    return codes + 32 * 2;
   }
-  return codes + Size(dim) / 32 * (name.starts_with("q") ? 2 : 4);
+  if (name.starts_with("kvquant")) {
+    return codes + Size(32 * (keys ? 3 : 4)) + Size(32 * dim / 100 * 4);
+  }
+  return codes + Size(dim) * (name.starts_with("q") ? 2 : 4);
 }
 
 TEST(PageLayout, TakesTheDocumentedBytes) {
@@ -96,9 +101,8 @@ TEST(PageLayout, TakesTheDocumentedBytes) {
     for (const FormatTraits& values : kNumberFormats) {
       for (const int dim : {32, 64, 96, 128, 256}) {
         const PageLayout layout({keys.format, values.format}, Geometry(3, dim));
-        EXPECT_EQ(layout.page_bytes(),
-                  Size(3 * kPageSlots) * (DocumentedRowBytes(keys.format, dim) +
-                                          DocumentedRowBytes(values.format, dim)))
+        EXPECT_EQ(layout.page_bytes(), Size(3 * 2) * (DocumentedBytes(keys.format, dim, true) +
+                                                      DocumentedBytes(values.format, dim, false)))
             << keys.name << ' ' << values.name << ' ' << dim;
       }
     }

@@ -68,24 +68,24 @@ TEST(Scheduler, NobodyHasTwoRoundsMoreThanOthers) {
 
 // No time is asserted: machines differ.
 TEST(Scheduler, PlansForManyRequests) {
-  constexpr int kRequests = 256;
+  constexpr int kLoadRequests = 256;
   constexpr int kIterations = 4000;
   SchedulerOptions options = Options();
   options.draft_length = 64;
   options.adaptive = true;
-  options.batch = kRequests;
+  options.batch = kLoadRequests;
   // A full cache is copied in a quarter of an iteration, or, too slowly for all, in two.
   for (const double copy : {0.25, 2.0}) {
     Driver driver(
         {.scheduler = options, .bandwidth = 1e4 / (copy * 0.02), .acceptance = 0.95},
-        std::vector<RequestNeed>(kRequests, {.prompt_tokens = 1000, .max_tokens = 100'000}));
+        std::vector<RequestNeed>(kLoadRequests, {.prompt_tokens = 1000, .max_tokens = 100'000}));
     for (int i = 0; i < kIterations; ++i) {
       ASSERT_TRUE(driver.Step());
     }
-    EXPECT_EQ(driver.scheduler().active(), kRequests);
+    EXPECT_EQ(driver.scheduler().active(), kLoadRequests);
     EXPECT_GT(driver.scheduler().counts().rounds, kIterations / 4);
     std::printf("%d requests, reloads of %.2f iterations: %.1f microseconds for each plan\n",
-                kRequests, copy, driver.planning_s() / kIterations * 1e6);
+                kLoadRequests, copy, driver.planning_s() / kIterations * 1e6);
   }
 }
 

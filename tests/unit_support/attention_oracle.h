@@ -51,10 +51,9 @@ class VisibleRows {
   void Add(const SegmentView& segment, int head, int begin, int end) {
     std::vector<float> row(dim_);
     for (int slot = begin; slot < end; ++slot) {
-      const std::byte* page = segment.pages[Size(slot / kPageSlots)];
-      ReadKey(*segment.layout, page, head, slot % kPageSlots, row);
+      KeyAt(segment, head, slot, row);
       Append(row, segment.layout->rotated_keys(), keys_);
-      ReadValue(*segment.layout, page, head, slot % kPageSlots, row);
+      ValueAt(segment, head, slot, row);
       Append(row, segment.layout->rotated_values(), values_);
     }
   }

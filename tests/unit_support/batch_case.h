@@ -12,7 +12,9 @@
 #include <vector>
 
 #include "attention/batch_attention.h"
+#include "kvcache/kvquant.h"
 #include "unit_support/random_data.h"
+#include "unit_support/rope.h"
 
 namespace vericache::testing {
 
@@ -39,11 +41,12 @@ using Iteration = std::vector<int>;
 class Batch {
  public:
   explicit Batch(const BatchSpec& spec) : spec_(spec), pool_(Bytes{1U << 28U}) {
+    const PackedFormats packed = PackedOf(spec);
     for (const RequestSpec& each : spec.requests) {
       RandomData random(each.seed);
       Request& request = requests_.emplace_back();
-      request.cache = std::make_unique<KvCache>(pool_, PageKind::kResident, spec.geometry,
-                                                spec.tail, PackedFormats({spec.packed}));
+      request.cache =
+          std::make_unique<KvCache>(pool_, PageKind::kResident, spec.geometry, spec.tail, packed);
       FillTail(*request.cache, each.cached, random);
       if (!request.cache->Pack(each.residual)) {
         requests_.clear();  // the test finds no request
@@ -118,13 +121,25 @@ class Batch {
     std::vector<std::vector<float>> queries, keys, values, out;  // per layer
   };
 
+  // The same parts in every layer, which hold the keys of KVQuant formats before RoPE.
+  static PackedFormats PackedOf(const BatchSpec& spec) {
+    const auto kvquant = std::make_shared<KvQuant>();
+    kvquant->rope = MakeRopeTable(spec.geometry.head_dim, /*neox=*/true, 4096);
+    const std::size_t layers = Size(spec.geometry.layers);
+    return PackedFormats(std::vector(layers, spec.packed), KvQuantOfLayers(layers, kvquant));
+  }
+
   void FillParts(KvCache& cache, RandomData& random) const {
     for (int layer = 0; layer < spec_.geometry.layers; ++layer) {
       for (int part = 1; part < cache.packed_parts(LayerId{layer}); ++part) {
         for (int groups = random.Below(4); groups > 0; --groups) {
           const std::size_t floats = key_floats() * Size(kGroupSlots);
-          if (!cache.AppendGroup(LayerId{layer}, part, random.Floats(floats),
-                                 random.Floats(floats))) {
+          std::vector<int> positions;
+          for (int i = 0; i < spec_.geometry.kv_heads * kGroupSlots; ++i) {
+            positions.push_back(random.Below(4096));
+          }
+          if (!cache.AppendGroup(LayerId{layer}, part, random.Floats(floats), random.Floats(floats),
+                                 positions)) {
             return;
           }
         }
@@ -233,7 +248,9 @@ inline BatchSpec AnyBatch(RandomData& random, int requests, int longest, int mos
   spec.heads = spec.geometry.kv_heads * (1 + random.Below(5));
   spec.tail = {kTails[random.Below(3)], kTails[random.Below(3)]};
   if (random.Below(2) == 0) {
-    const auto any = [&random] { return kNumberFormats[Size(random.Below(16))].format; };
+    const auto any = [&random] {
+      return kNumberFormats[Size(random.Below(static_cast<int>(kNumberFormats.size())))].format;
+    };
     for (int parts = 1 + random.Below(3); parts > 0; --parts) {
       spec.packed.push_back({any(), any()});
     }
