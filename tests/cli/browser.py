@@ -6,6 +6,7 @@ import json
 import os
 import select
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -22,7 +23,7 @@ class Page:
     """Use it in a `with`. `events` are what the browser told, in order: pairs of method and parameters."""
 
     def __init__(self, width=1200, height=900):
-        self._profile = tempfile.TemporaryDirectory(prefix="vericache-browser-")
+        self._profile = tempfile.TemporaryDirectory(prefix="vericache-browser-", ignore_cleanup_errors=True)
         # The browser reads commands from its file 3 and writes to its file 4.
         (commands, self._commands), (self._answers, answers) = os.pipe(), os.pipe()
         theirs = [fcntl.fcntl(each, fcntl.F_DUPFD, 10) for each in (commands, answers)]
@@ -39,7 +40,8 @@ class Page:
         if os.geteuid() == 0:
             arguments.append("--no-sandbox")  # which root cannot have
         self._process = subprocess.Popen(arguments, preexec_fn=inherit, pass_fds=(3, 4), stdin=subprocess.DEVNULL,
-                                         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                                         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                         start_new_session=True)
         for each in theirs:
             os.close(each)
         self.events = []
@@ -57,7 +59,7 @@ class Page:
         return self
 
     def __exit__(self, *_):
-        self._process.kill()
+        os.killpg(self._process.pid, signal.SIGKILL)  # with the processes that it made
         self._process.wait()
         os.close(self._commands)
         os.close(self._answers)
