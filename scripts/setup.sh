@@ -29,6 +29,9 @@ PACKAGES=(
   # Debian 12's plain clang-tidy and clang-format, 14, do not know all of C++20.
   clang-tidy-19 clang-format-19
 )
+# Of scripts/fuzz, and of the test and the picture of the dashboard.
+FUZZ_PACKAGES=(clang-19 libclang-rt-19-dev)
+BROWSER_PACKAGES=(chromium-headless-shell)
 
 # Messages go to stderr: stdout belongs to what a script hands back (get-model's path).
 say() { echo "[$TAG] $*" >&2; }
@@ -70,11 +73,12 @@ use_ccache() {
   export CCACHE_NAMESPACE
 }
 
+# install_packages PACKAGE...: those that are missing.
 install_packages() {
   command -v dpkg-query >/dev/null ||
-    fail "this is not Debian: install the equivalents of these packages and build with cmake: ${PACKAGES[*]}"
+    fail "this is not Debian: install the equivalents of these packages and build with cmake: $*"
   local package missing=() sudo=()
-  for package in "${PACKAGES[@]}"; do
+  for package in "$@"; do
     [[ $(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null) == installed ]] ||
       missing+=("$package")
   done

@@ -28,6 +28,7 @@ struct ServeArguments {
   std::string body_limit = "8MiB";
   int deadline_s = 600;
   int read_timeout_s = 10;
+  int request_timeout_s = 60;
   EngineArguments engine;
   ServerOptions server;
 };
@@ -84,6 +85,7 @@ void RunServe(ServeArguments& arguments) {
   server_options.body_limit = ParseBytes(arguments.body_limit).count;
   server_options.deadline = std::chrono::seconds(arguments.deadline_s);
   server_options.read_timeout = std::chrono::seconds(arguments.read_timeout_s);
+  server_options.request_timeout = std::chrono::seconds(arguments.request_timeout_s);
   arguments.engine.Resolve();
 
   // The threads that are made from here on leave the signals to this one.
@@ -133,6 +135,11 @@ void AddLimits(CLI::App& command, ServeArguments& arguments) {
       .add_option("--read-timeout", arguments.read_timeout_s,
                   "Seconds for a client to go on with its request, or to take its answer")
       ->check(CLI::Range(1, 3600))
+      ->capture_default_str();
+  command
+      .add_option("--request-timeout", arguments.request_timeout_s,
+                  "Seconds for a client to send a request as a whole")
+      ->check(CLI::Range(1, 86'400))
       ->capture_default_str();
   command
       .add_option("--context", server.context,

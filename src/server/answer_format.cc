@@ -4,6 +4,8 @@
 
 #include "llama-grammar/json-schema-to-grammar.h"
 #include "server/api_error.h"
+#include "server/fields.h"
+#include "server/schema_limits.h"
 
 namespace vericache {
 namespace {
@@ -14,6 +16,7 @@ constexpr const char* kCallEnds = "</tool_call>";
 
 // By llama.cpp's converter.
 std::string RulesOf(const json& schema, const char* field) {
+  CheckSchema(schema, field);
   try {
     return json_schema_to_grammar(common_json::parse(schema.dump()));
   } catch (const std::exception& error) {
@@ -22,10 +25,26 @@ std::string RulesOf(const json& schema, const char* field) {
   }
 }
 
+// A schema becomes part of another one, at `place`: what it refers to is there now, too.
+void MoveRefs(json& schema, const std::string& place) {
+  if (schema.is_object()) {
+    const auto ref = schema.find("$ref");
+    if (ref != schema.end() && ref->is_string() && ref->get<std::string>().starts_with("#/")) {
+      *ref = place + ref->get<std::string>().substr(1);
+    }
+  }
+  if (schema.is_structured()) {
+    for (json& each : schema) {
+      MoveRefs(each, place);
+    }
+  }
+}
+
 std::string GrammarOfCalls(const ApiRequest& request) {
   json any = json::array();
   for (const Tool& tool : request.tools) {
     json arguments = tool.parameters;
+    MoveRefs(arguments, "#/anyOf/" + std::to_string(any.size()) + "/properties/arguments");
     if (!arguments.contains("type") && !arguments.contains("$ref")) {
       arguments["type"] = "object";
     }
@@ -40,6 +59,16 @@ std::string GrammarOfCalls(const ApiRequest& request) {
   const std::string call = "\"<tool_call>\\n\" one-call \"\\n</tool_call>\"";
   return "root ::= call" + std::string(request.parallel_tool_calls ? " (\"\\n\" call)*" : "") +
          "\ncall ::= " + call + rules;
+}
+
+// What a model wrote as a call; null where it cannot be read.
+json CallOf(const std::string& text) {
+  try {
+    int fields_left = kMostFields;
+    return ParseJson(text, "the call", fields_left);
+  } catch (const ApiError&) {
+    return {};
+  }
 }
 
 }  // namespace
@@ -90,7 +119,7 @@ Calls CallsOf(const std::string& text) {
       break;
     }
     const std::size_t inside = begin + std::string_view(kCallBegins).size();
-    const json call = json::parse(text.substr(inside, end - inside), nullptr, false);
+    const json call = CallOf(text.substr(inside, end - inside));
     const std::size_t after = end + std::string_view(kCallEnds).size();
     if (call.is_object() && call.contains("name") && call["name"].is_string()) {
       found.text += text.substr(from, begin - from);

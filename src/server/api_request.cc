@@ -90,6 +90,7 @@ std::vector<ChatMessage> Messages(const json* list) {
     throw ApiError::Invalid("'messages' must be a list of messages", "messages");
   }
   std::vector<ChatMessage> messages;
+  int fields_left = kMostFields;
   for (std::size_t i = 0; i < list->size(); ++i) {
     const std::string at = "messages[" + std::to_string(i) + "]";
     const json& message = (*list)[i];
@@ -109,7 +110,7 @@ std::vector<ChatMessage> Messages(const json* list) {
       role = "user";
       content = "<tool_response>\n" + content + "\n</tool_response>";
     }
-    content += CallsMadeBefore(Fields(message, at + "."));
+    content += CallsMadeBefore(Fields(message, at + "."), fields_left);
     messages.push_back({.role = role, .content = std::move(content)});
   }
   return messages;

@@ -84,7 +84,7 @@ void ReadTools(const Fields& fields, ApiRequest& request) {
   ReadToolChoice(fields, request);
 }
 
-std::string CallsMadeBefore(const Fields& message) {
+std::string CallsMadeBefore(const Fields& message, int& fields_left) {
   std::string text;
   const json* calls = message.List("tool_calls");
   for (std::size_t i = 0; calls != nullptr && i < calls->size(); ++i) {
@@ -94,12 +94,15 @@ std::string CallsMadeBefore(const Fields& message) {
       throw message.Wrong("tool_calls", "has an element without 'function'");
     }
     const Fields own(*function, "function.");
-    const json arguments =
-        json::parse(own.Text("arguments").value_or("{}"), nullptr, /*allow_exceptions=*/false);
-    if (arguments.is_discarded()) {
-      throw message.Wrong("tool_calls", "has arguments that are not JSON");
+    json arguments;
+    try {
+      arguments = ParseJson(own.Text("arguments").value_or("{}"), "a text", fields_left);
+    } catch (const ApiError& error) {
+      throw message.Wrong("tool_calls",
+                          std::string("has arguments that cannot be read: ") + error.what());
     }
-    const json written = {{"name", own.Text("name").value_or("")}, {"arguments", arguments}};
+    const json written = {{"name", own.Text("name").value_or("")},
+                          {"arguments", std::move(arguments)}};
     text += "\n<tool_call>\n" + written.dump() + "\n</tool_call>";
   }
   return text;

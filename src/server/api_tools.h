@@ -12,7 +12,8 @@ namespace vericache {
 void ReadFormat(const Fields& fields, ApiRequest& request);
 void ReadTools(const Fields& fields, ApiRequest& request);
 
-// The calls of tools that a message of an assistant made, as it wrote them.
-std::string CallsMadeBefore(const Fields& message);
+// The calls of tools that a message of an assistant made, as it wrote them. `fields_left`: of the
+// JSON that the arguments of all messages are.
+std::string CallsMadeBefore(const Fields& message, int& fields_left);
 
 }  // namespace vericache

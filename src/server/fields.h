@@ -11,6 +11,13 @@
 
 namespace vericache {
 
+// In order, an object finds its fields one by one.
+inline constexpr int kMostFields = 10'000;
+
+// JSON from outside, of which `what` says what it is, such as "the body"; its fields are taken from
+// `fields_left`. Throws ApiError where it is none, is nested too deeply, or has too many fields.
+nlohmann::ordered_json ParseJson(std::string_view text, const std::string& what, int& fields_left);
+
 // The JSON of a body, an object. Throws ApiError where it is none, is nested too deeply, or has too
 // many fields.
 nlohmann::ordered_json ParseBody(std::string_view body);

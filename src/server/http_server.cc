@@ -11,6 +11,7 @@
 #include "server/api_error.h"
 #include "server/api_response.h"
 #include "server/dashboard.h"
+#include "server/deadline_server.h"
 
 namespace vericache {
 namespace {
@@ -55,7 +56,7 @@ HttpServer::HttpServer(const ServerOptions& options, const Model& model, const T
       started_(std::chrono::duration_cast<std::chrono::seconds>(
                    std::chrono::system_clock::now().time_since_epoch())
                    .count()),
-      server_(std::make_unique<httplib::Server>()) {
+      server_(std::make_unique<DeadlineServer>(options.request_timeout)) {
   const auto connections =
       static_cast<std::size_t>(loop_.options().batch + options_.queue + kMoreConnections);
   server_->new_task_queue = [connections] {

@@ -140,6 +140,19 @@ TEST(CliServe, OpenAisOwnClientIsAtHome) {
   EXPECT_EQ(std::system(command.c_str()), 0);
 }
 
+// A link, so that full caches are in fast memory for a while only; slow, so that figures are seen
+// to move.
+TEST(CliServe, DashboardShowsWhatHappens) {
+  if (std::system("command -v chromium-headless-shell || command -v chromium") != 0) {
+    GTEST_SKIP() << "there is no chromium-headless-shell, and no chromium";
+  }
+  Serving serving({"-m", Tiny(), "--port", "0", "--model-name", "tiny", "--compressor", "kivi4",
+                   "--draft-length", "4", "--link-bandwidth", "5MB/s"});
+  const std::string command =
+      "python3 " VERICACHE_SOURCE_DIR "/tests/cli/dashboard.py " + serving.url();
+  EXPECT_EQ(std::system(command.c_str()), 0);
+}
+
 TEST(CliServe, CurlIsServed) {
   Serving serving({"-m", Tiny(), "--port", "0"});
   const std::string command =

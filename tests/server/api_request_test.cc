@@ -139,6 +139,48 @@ TEST(ApiRequest, RefusesByField) {
   }
 }
 
+std::string WithArguments(const std::string& arguments) {
+  const nlohmann::json call = {{"function", {{"name", "f"}, {"arguments", arguments}}}};
+  const nlohmann::json message = {{"role", "assistant"}, {"content", nullptr}};
+  nlohmann::json body = {{"messages", {message, message, message}}};
+  for (nlohmann::json& each : body["messages"]) {
+    each["tool_calls"] = {call};
+  }
+  return body.dump();
+}
+
+// The arguments of calls are JSON in a text, and have the limits of a body, too.
+TEST(ApiRequest, LimitsWhatIsInArguments) {
+  const auto param = [](const std::string& arguments) {
+    return ParamOf(WithArguments(arguments), true);
+  };
+  const auto nested = [](std::size_t depth) {
+    return std::string(depth, '[') + std::string(depth, ']');
+  };
+  const auto fields = [](int count) {
+    nlohmann::json object = nlohmann::json::object();
+    for (int i = 0; i < count; ++i) {
+      object[std::to_string(i)] = i;
+    }
+    return object.dump();
+  };
+  EXPECT_EQ(param(nested(60)), "no error");
+  EXPECT_EQ(param(fields(3000)), "no error");
+  for (const std::string& arguments :
+       {nested(65), nested(200'000), fields(4000), std::string("{"), std::string("nonsense")}) {
+    EXPECT_TRUE(param(arguments).ends_with("].tool_calls")) << arguments.substr(0, 40);
+  }
+}
+
+// Reading takes time in proportion to the body: a list of a million objects is no more than large.
+TEST(ApiRequest, LongListsAreReadAtOnce) {
+  std::string body = "{\"prompt\": [{}";
+  for (int i = 0; i < 1'000'000; ++i) {
+    body += ",{}";
+  }
+  EXPECT_EQ(ParamOf(body + "]}", false), "prompt");
+}
+
 TEST(ApiRequest, RefusesWhatIsNoObject) {
   const std::string deep(100'000, '[');
   for (const std::string& body :

@@ -154,5 +154,126 @@ TEST(AnswerFormat, TellsTheModelOfItsTools) {
   EXPECT_THROW(ParseChat(Chat({{"tools", {{{"type", "function"}}}}}).dump()), ApiError);
 }
 
+// What a model writes is no call where it is not JSON that a request might have.
+TEST(AnswerFormat, FindsNoCallThatIsNestedTooDeeply) {
+  const std::string text =
+      "<tool_call>{\"name\": \"f\", \"arguments\": " + std::string(200'000, '[') +
+      std::string(200'000, ']') + "}</tool_call>";
+  const Calls calls = CallsOf(text);
+  EXPECT_TRUE(calls.calls.empty());
+  EXPECT_EQ(calls.text, text);
+}
+
+// A tool's parameters are a document of their own: what they refer to is in them.
+TEST(AnswerFormat, ToolsHaveDefinitionsOfTheirOwn) {
+  const auto tool = [](const std::string& name, const std::string& type) {
+    return Json{{"type", "function"},
+                {"function",
+                 {{"name", name},
+                  {"parameters",
+                   {{"type", "object"},
+                    {"properties", {{"p", {{"$ref", "#/$defs/P"}}}}},
+                    {"$defs", {{"P", {{"type", type}}}}}}}}}};
+  };
+  const ApiRequest request = ParseChat(
+      Chat({{"tools", {tool("f", "integer"), tool("g", "null")}}, {"tool_choice", "required"}})
+          .dump());
+  const std::string rules = GrammarOf(request);
+  EXPECT_NE(rules.find("integer ::="), std::string::npos) << rules;
+  EXPECT_NE(rules.find("null ::="), std::string::npos) << rules;
+}
+
+std::string RulesOf(const Json& schema) {
+  return GrammarOf(ParseChat(
+      Chat({{"response_format", {{"type", "json_schema"}, {"json_schema", {{"schema", schema}}}}}})
+          .dump()));
+}
+
+// `schema`, in a list of one or two types each, so many times.
+Json ListsOf(Json schema, int times, int types) {
+  for (int i = 0; i < times; ++i) {
+    schema = {{"type", std::vector<std::string>(static_cast<std::size_t>(types), "array")},
+              {"items", std::move(schema)}};
+  }
+  return schema;
+}
+
+Json ObjectOf(int properties, const Json& each) {
+  Json all = Json::object();
+  for (int i = 0; i < properties; ++i) {
+    all["field" + std::to_string(i)] = each;
+  }
+  return {{"type", "object"}, {"properties", all}};
+}
+
+TEST(AnswerFormat, TakesTheSchemasOfEverydayLife) {
+  const Json text = {{"type", "string"},
+                     {"description", std::string(300, 'x')},
+                     {"maxLength", 500},
+                     {"pattern", "^[A-Z]{2}-[0-9]{1,6}$"}};
+  Json large = ObjectOf(10, ObjectOf(12, text));
+  large["properties"]["country"] = {{"enum", std::vector<std::string>(250, "somewhere")}};
+  EXPECT_NE(RulesOf(large), "");
+  EXPECT_NE(RulesOf(ListsOf(text, 20, 1)), "");
+  const Json tree = {{"$ref", "#/$defs/node"},
+                     {"$defs",
+                      {{"node",
+                        {{"type", "object"},
+                         {"properties",
+                          {{"left", {{"$ref", "#/$defs/node"}}},
+                           {"value", {{"allOf", {{{"$ref", "#/$defs/value"}}}}}}}}}},
+                       {"value", ObjectOf(3, text)}}}};
+  EXPECT_NE(RulesOf(tree), "");
+}
+
+// The converter would take minutes or gigabytes for each of them, or leave its stack.
+TEST(AnswerFormat, RefusesSchemasThatCostTooMuch) {
+  const Json null = {{"type", "null"}};
+  Json chain = {{"$ref", "#/list/0"}};
+  for (int i = 0; i < 3000; ++i) {
+    chain["list"].push_back({{"$ref", "#/list/" + std::to_string(i + 1)}});
+  }
+  chain["list"].push_back(null);
+  Json doubling = {{"$ref", "#/level0"}, {"level25", null}};
+  for (int i = 0; i < 25; ++i) {
+    doubling["level" + std::to_string(i)] =
+        ObjectOf(2, {{"allOf", {{{"$ref", "#/level" + std::to_string(i + 1)}}}}});
+  }
+  Json parts = {{"many", ObjectOf(100, null)}};
+  for (int i = 0; i < 2; ++i) {
+    parts["allOf"].push_back({{"anyOf", {{{"$ref", "#/many"}}}}});
+  }
+  Json same = {{"list", {ObjectOf(100, null)}}};
+  for (int i = 0; i < 90; ++i) {
+    same["anyOf"].push_back({{"$ref", "#/list/0" + std::string(static_cast<std::size_t>(i), 'x')}});
+  }
+  const Json schemas[] = {
+      ListsOf(null, 28, 2),
+      ObjectOf(1000, null),
+      ObjectOf(100, ObjectOf(40, null)),
+      {{"type", "object"}, {"properties", {{std::string(200'000, ' '), null}}}},
+      {{"$ref", "#/" + std::string(200'000, ' ')}, {std::string(200'000, ' '), null}},
+      {{"enum", std::vector<int>(100'000, 7)}},
+      {{"type", "string"}, {"pattern", "^" + std::string(200'000, 'a') + "{2000}$"}},
+      ObjectOf(120, ObjectOf(5, {{"type", "string"}, {"minLength", 1}, {"maxLength", 1999}})),
+      {{"allOf", {{{"$ref", "#/a"}}}}, {"a", {{"$ref", "#/a"}}}},
+      {{"$ref", "#/node"}, {"node", ObjectOf(1, {{"allOf", {{{"$ref", "#/node"}}}}})}},
+      {{"$ref", "#/nowhere"}},
+      chain,
+      doubling,
+      parts,
+      same,
+  };
+  for (const Json& schema : schemas) {
+    try {
+      RulesOf(schema);
+      ADD_FAILURE() << "taken: " << schema.dump().substr(0, 100);
+    } catch (const ApiError& error) {
+      EXPECT_EQ(error.status(), 400);
+      EXPECT_EQ(error.ToJson()["error"]["param"], "response_format");
+    }
+  }
+}
+
 }  // namespace
 }  // namespace vericache

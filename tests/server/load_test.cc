@@ -228,5 +228,33 @@ TEST(ServerLoad, SlowAndMalformedClientsDoNotHoldOthersUp) {
   EXPECT_TRUE(served.BecomesEmpty(5));
 }
 
+// Who sends a byte now and then is never late by the read timeout; more of them than the server has
+// threads hold others up no longer than a request may take to be sent.
+TEST(ServerLoad, ClientsThatSendByteByByteDoNotHoldOthersUp) {
+  ServerOptions options;
+  options.queue = 0;  // so there are 65 threads
+  options.request_timeout = std::chrono::seconds(2);
+  const Served served(VeriCacheOptions("kivi4", 1.0, 8), options);
+  const std::string head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\n";
+  std::vector<std::unique_ptr<RawClient>> slow;
+  for (int i = 0; i < 70; ++i) {
+    slow.push_back(std::make_unique<RawClient>(served.port()));
+    slow.back()->Send(i % 2 == 0 ? head + "X: " : head + "Content-Length: 5000\r\n\r\n");
+  }
+  std::atomic<bool> over{false};
+  std::thread sender([&] {
+    while (!over) {
+      for (const auto& client : slow) {
+        client->Send("x");
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
+  });
+  const auto answer = served.Client().Get("/health");
+  EXPECT_TRUE(answer && answer->status == 200);
+  over = true;
+  sender.join();
+}
+
 }  // namespace
 }  // namespace vericache
