@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <memory>
 #include <random>
+#include <string_view>
 #include <vector>
 
 #include "attention/batch_attention.h"
@@ -106,8 +107,14 @@ void Ours(benchmark::State& state, const char* compressor_name) {
     state.SkipWithError("no memory");
     return;
   }
-  BatchAttention attention(SelectKernel(), kGeometry, kHeads, HardwareThreads());
-  const AttentionTask task{.cache = &cache, .first_row = 0, .rows = rows, .first_position = 0};
+  BatchAttention attention(SelectKernel(), SelectDraftKernel(), kGeometry, kHeads,
+                           HardwareThreads());
+  const bool drafts = std::string_view(compressor_name) != "none";
+  const AttentionTask task{.cache = &cache,
+                           .first_row = 0,
+                           .rows = rows,
+                           .first_position = 0,
+                           .use = drafts ? AttentionUse::kDraft : AttentionUse::kFull};
   attention.Begin({&task, 1}, rows);
 
   Graph graph;

@@ -41,9 +41,10 @@ void ForEachRow(std::span<float> rows, std::size_t dim, void (*apply)(std::span<
 
 }  // namespace
 
-BatchAttention::BatchAttention(const AttentionKernel& kernel, const CacheGeometry& geometry,
-                               int heads, int threads)
+BatchAttention::BatchAttention(const AttentionKernel& kernel, const AttentionKernel& draft_kernel,
+                               const CacheGeometry& geometry, int heads, int threads)
     : kernel_(kernel),
+      draft_kernel_(draft_kernel),
       geometry_(geometry),
       group_(heads / geometry.kv_heads),
       spaces_(Size(threads)) {
@@ -289,13 +290,14 @@ void BatchAttention::RunItem(LayerId layer, const Item& item, const float* queri
     const Partial part =
         split ? PartialAt(std::span(parts_).subspan(block.parts + part_floats * Size(c)), count)
               : PartialAt(space.part, count);
-    kernel_.attend_chunk({.segment = segment,
-                          .begin = chunk.begin,
-                          .end = chunk.end,
-                          .kv_head = block.kv_head,
-                          .queries = segment.layout->rotated_keys() ? turned : own,
-                          .visible = std::span(space.visible).subspan(0, Size(count))},
-                         space.workspace, part);
+    const AttentionKernel& kernel = task.use == AttentionUse::kDraft ? draft_kernel_ : kernel_;
+    kernel.attend_chunk({.segment = segment,
+                         .begin = chunk.begin,
+                         .end = chunk.end,
+                         .kv_head = block.kv_head,
+                         .queries = segment.layout->rotated_keys() ? turned : own,
+                         .visible = std::span(space.visible).subspan(0, Size(count))},
+                        space.workspace, part);
     if (!split) {
       Add(part, segment.layout->rotated_values(), total, total_rotated);
     }

@@ -15,7 +15,7 @@
 
 namespace vericache {
 
-// What the rows of a task are computed for. Only where their time counts depends on it.
+// What the rows of a task are computed for: where their time counts, and which kernel they take.
 enum class AttentionUse : std::uint8_t { kPrefill, kFull, kDraft };
 inline constexpr std::size_t kAttentionUses = 3;
 
@@ -39,9 +39,10 @@ struct AttentionTask {
 class BatchAttention {
  public:
   // `heads` is a multiple of geometry.kv_heads; `threads` the most that will call Append and
-  // Attend.
-  BatchAttention(const AttentionKernel& kernel, const CacheGeometry& geometry, int heads,
-                 int threads);
+  // Attend. Drafts take `draft_kernel`, all other rows `kernel`: a draft's bits need not be those
+  // of a verify.
+  BatchAttention(const AttentionKernel& kernel, const AttentionKernel& draft_kernel,
+                 const CacheGeometry& geometry, int heads, int threads);
 
   // The tasks of the coming iteration, which cover its rows from the first on, without gaps; rows
   // after them get zeros.
@@ -135,6 +136,7 @@ class BatchAttention {
   }
 
   const AttentionKernel& kernel_;
+  const AttentionKernel& draft_kernel_;
   CacheGeometry geometry_;
   int group_;  // query heads per KV head
   std::vector<ThreadSpace> spaces_;

@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "attention/amx_tiles.h"
 #include "attention/kernel_amx.h"
 #include "attention/kernel_scalar.h"
 #include "attention/kernel_simd.h"
@@ -40,21 +41,39 @@ const std::vector<AttentionKernel>& AvailableKernels() {
   return kKernels;
 }
 
-const AttentionKernel& SelectKernel() {
+namespace {
+
+// The one that VERICACHE_ISA names; nullptr where it names none.
+const AttentionKernel* WantedKernel() {
   const std::vector<AttentionKernel>& kernels = AvailableKernels();
   const char* wanted = std::getenv("VERICACHE_ISA");
   if (wanted == nullptr || *wanted == '\0') {
-    return kernels.back();
+    return nullptr;
   }
   std::string known;
   for (const AttentionKernel& kernel : kernels) {
     if (Lower(kernel.name) == Lower(wanted)) {
-      return kernel;
+      return &kernel;
     }
     known += (known.empty() ? "" : ", ") + Lower(kernel.name);
   }
   throw UserError("VERICACHE_ISA=" + std::string(wanted) +
                   " does not run on this machine; it has: " + known);
+}
+
+}  // namespace
+
+const AttentionKernel& SelectKernel() {
+  const AttentionKernel* wanted = WantedKernel();
+  return wanted != nullptr ? *wanted : AvailableKernels().back();
+}
+
+const AttentionKernel& SelectDraftKernel() {
+  if (const AttentionKernel* wanted = WantedKernel()) {
+    return *wanted;
+  }
+  const std::vector<AttentionKernel>& kernels = AvailableKernels();
+  return HasAmx() ? kernels[kernels.size() - 2] : kernels.back();
 }
 
 }  // namespace vericache

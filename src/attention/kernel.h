@@ -68,4 +68,8 @@ const std::vector<AttentionKernel>& AvailableKernels();
 // this machine cannot run, listing those that it can.
 const AttentionKernel& SelectKernel();
 
+// The one for drafts: few rows over numbers that are to be dequantized, which AMX would have to
+// split as well. The last of AvailableKernels but for AMX, or what VERICACHE_ISA names.
+const AttentionKernel& SelectDraftKernel();
+
 }  // namespace vericache

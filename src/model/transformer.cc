@@ -183,7 +183,8 @@ class Transformer::Builder {
 Transformer::Transformer(const Model& model, int threads)
     : model_(model),
       backend_(threads),
-      attention_(SelectKernel(), model.params().geometry(), model.params().heads, threads) {
+      attention_(SelectKernel(), SelectDraftKernel(), model.params().geometry(),
+                 model.params().heads, threads) {
   const auto layers = static_cast<std::size_t>(model.params().layers);
   for (std::size_t i = 0; i < layers; ++i) {
     layer_ops_.push_back({.attention = &attention_, .layer = LayerId{static_cast<int>(i)}});

@@ -202,7 +202,7 @@ TEST_P(EveryKernel, AgreesWithFloat64ForKeysBeforeRope) {
           const auto queries = ScaledQueries(count, 64, random);
           const std::vector<int> visible(Size(count), view.end);
           const auto result = RunKernel(*kernel_, view, 0, view.end, 1, queries, visible);
-          ExpectWithinBound(view, 0, view.end, 1, queries, visible, result.out);
+          ExpectWithinBound(*kernel_, view, 0, view.end, 1, queries, visible, result.out);
         }
       }
     }

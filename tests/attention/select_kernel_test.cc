@@ -21,6 +21,14 @@ TEST_F(SelectKernelTest, TakesTheWidestKernelByDefault) {
   EXPECT_EQ(SelectKernel().name, AvailableKernels().back().name);
 }
 
+TEST_F(SelectKernelTest, DraftsTakeTheWidestButForAmx) {
+  unsetenv("VERICACHE_ISA");
+  EXPECT_NE(SelectDraftKernel().name, "AMX");
+  if (SelectKernel().name != "AMX") {
+    EXPECT_EQ(SelectDraftKernel().name, SelectKernel().name);
+  }
+}
+
 TEST_F(SelectKernelTest, TakesAnyKernelByNameWhateverItsCase) {
   EXPECT_EQ(AvailableKernels().front().name, "scalar");
   for (const AttentionKernel& kernel : AvailableKernels()) {
@@ -29,6 +37,7 @@ TEST_F(SelectKernelTest, TakesAnyKernelByNameWhateverItsCase) {
   }
   setenv("VERICACHE_ISA", "SCALAR", 1);
   EXPECT_EQ(SelectKernel().name, "scalar");
+  EXPECT_EQ(SelectDraftKernel().name, "scalar");
 }
 
 TEST_F(SelectKernelTest, RefusesAnUnknownKernelListingTheKnown) {

@@ -67,7 +67,9 @@ TEST(CliWeights, AutoIsRemembered) {
   const auto remembered = [&memory] {
     std::string name;
     std::ifstream(memory) >> name;
-    return name == "as-is" ? std::string("f32") : name;
+    // None of the tiny model's own f32 matrices packs, converted ones may.
+    return name == "as-is" || name == "packed" ? std::string("f32")
+                                               : name.substr(0, name.find("-packed"));
   };
   EXPECT_EQ(remembered(), chosen);
   for (const std::string other : {"bf16", "q8_0"}) {

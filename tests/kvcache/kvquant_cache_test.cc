@@ -18,7 +18,7 @@ namespace {
 using testing::RandomData;
 using testing::Size;
 
-constexpr CacheGeometry kGeometry = {.layers = 2, .kv_heads = 2, .head_dim = 32};
+constexpr CacheGeometry kQuantGeometry = {.layers = 2, .kv_heads = 2, .head_dim = 32};
 constexpr KvFormat kTail = {NumberFormat::kF32, NumberFormat::kF16};
 constexpr KvFormat kPacked = {NumberFormat::kKvQuant4, NumberFormat::kKvQuant4};
 constexpr LayerId kLayer{1};
@@ -28,8 +28,8 @@ float ChannelMean(int channel) { return static_cast<float>(channel % 5) * 3.0F; 
 PackedFormats WithRope() {
   const auto kvquant = std::make_shared<KvQuant>();
   kvquant->rope = testing::MakeRopeTable(32, /*neox=*/true, 4096);
-  for (int i = 0; i < kGeometry.kv_heads * kGeometry.head_dim; ++i) {
-    kvquant->key_centers.push_back(ChannelMean(i % kGeometry.head_dim));
+  for (int i = 0; i < kQuantGeometry.kv_heads * kQuantGeometry.head_dim; ++i) {
+    kvquant->key_centers.push_back(ChannelMean(i % kQuantGeometry.head_dim));
     kvquant->key_halves.push_back(1.2F);
   }
   return PackedFormats({{kPacked}, {kPacked}}, {kvquant, kvquant});
@@ -61,10 +61,10 @@ double Distance(const std::vector<float>& a, const std::vector<float>& b) {
 // right position fits the ranges of WithRope.
 void FillWithKeys(KvCache& cache, const KvQuant& kvquant, int rows, RandomData& random) {
   ASSERT_TRUE(cache.Extend(rows));
-  for (int i = 0; i < kGeometry.layers; ++i) {
+  for (int i = 0; i < kQuantGeometry.layers; ++i) {
     const int first = cache.tail_slots(LayerId{i}) - rows;
     for (int row = 0; row < rows; ++row) {
-      for (int head = 0; head < kGeometry.kv_heads; ++head) {
+      for (int head = 0; head < kQuantGeometry.kv_heads; ++head) {
         std::vector<float> key = random.Floats(32, 0.3F);
         for (std::size_t c = 0; c < key.size(); ++c) {
           key[c] += ChannelMean(static_cast<int>(c));
@@ -79,13 +79,13 @@ void FillWithKeys(KvCache& cache, const KvQuant& kvquant, int rows, RandomData& 
 TEST(KvQuantCache, PackedKeysAreThoseOfTheirPositions) {
   PagePool pool(Bytes{1U << 24U});
   const PackedFormats formats = WithRope();
-  KvCache full(pool, PageKind::kTransient, kGeometry, kTail);
+  KvCache full(pool, PageKind::kTransient, kQuantGeometry, kTail);
   RandomData random(1);
   FillWithKeys(full, *formats.kvquant(kLayer), 400, random);
 
   // From positions that lie apart, as of a drop method, then from the full cache's next ones; a
   // draft is written and dropped in between.
-  KvCache cache(pool, PageKind::kResident, kGeometry, kTail, formats);
+  KvCache cache(pool, PageKind::kResident, kQuantGeometry, kTail, formats);
   std::vector<int> positions;
   for (int i = 0; i < 40; ++i) {
     positions.push_back(7 * i + 1);
@@ -93,10 +93,10 @@ TEST(KvQuantCache, PackedKeysAreThoseOfTheirPositions) {
   for (int i = 300; i < 400; ++i) {
     positions.push_back(i);
   }
-  for (int i = 0; i < kGeometry.layers; ++i) {
+  for (int i = 0; i < kQuantGeometry.layers; ++i) {
     ASSERT_TRUE(cache.ExtendLayer(LayerId{i}, 40));
     for (int slot = 0; slot < 40; ++slot) {
-      for (int head = 0; head < kGeometry.kv_heads; ++head) {
+      for (int head = 0; head < kQuantGeometry.kv_heads; ++head) {
         cache.CopySlot(LayerId{i}, slot, head, full, positions[Size(slot)]);
       }
     }
@@ -124,8 +124,8 @@ TEST(KvQuantCache, PackedKeysAreThoseOfTheirPositions) {
 TEST(KvQuantCache, RowsThatDraftsWroteArePackedAtTheirPositions) {
   PagePool pool(Bytes{1U << 24U});
   const PackedFormats formats = WithRope();
-  KvCache full(pool, PageKind::kTransient, kGeometry, kTail);
-  KvCache cache(pool, PageKind::kResident, kGeometry, kTail, formats);
+  KvCache full(pool, PageKind::kTransient, kQuantGeometry, kTail);
+  KvCache cache(pool, PageKind::kResident, kQuantGeometry, kTail, formats);
   RandomData random(2);
   FillWithKeys(full, *formats.kvquant(kLayer), 100, random);
   RandomData same(2);
@@ -142,8 +142,8 @@ TEST(KvQuantCache, TheFirstTokenIsAsItCame) {
   PagePool pool(Bytes{1U << 24U});
   for (const KvFormat packed : {kPacked, KvFormat{NumberFormat::kKvQuant2, NumberFormat::kQ8},
                                 KvFormat{NumberFormat::kQ8, NumberFormat::kKvQuant2}}) {
-    KvCache full(pool, PageKind::kTransient, kGeometry, kTail);
-    KvCache cache(pool, PageKind::kResident, kGeometry, kTail, packed);
+    KvCache full(pool, PageKind::kTransient, kQuantGeometry, kTail);
+    KvCache cache(pool, PageKind::kResident, kQuantGeometry, kTail, packed);
     RandomData random(3);
     testing::FillTail(full, 70, random);
     ASSERT_TRUE(cache.AppendTail(full, 0, 70));
@@ -167,12 +167,12 @@ TEST(KvQuantCache, IsRestoredAsItWas) {
   PagePool pool(Bytes{1U << 24U});
   const PackedFormats formats = WithRope();
   RandomData random(4);
-  KvCache full(pool, PageKind::kTransient, kGeometry, kTail);
+  KvCache full(pool, PageKind::kTransient, kQuantGeometry, kTail);
   FillWithKeys(full, *formats.kvquant(kLayer), 200, random);
-  KvCache cache(pool, PageKind::kResident, kGeometry, kTail, formats);
+  KvCache cache(pool, PageKind::kResident, kQuantGeometry, kTail, formats);
   ASSERT_TRUE(cache.AppendTail(full, 50, 90));
   ASSERT_TRUE(cache.Pack(0));
-  KvCache restored(pool, PageKind::kResident, kGeometry, kTail, formats);
+  KvCache restored(pool, PageKind::kResident, kQuantGeometry, kTail, formats);
   ASSERT_TRUE(restored.Restore(cache.Saved()));
   for (KvCache* each : {&cache, &restored}) {
     ASSERT_TRUE(each->AppendTail(full, 140, 40));
@@ -189,7 +189,7 @@ TEST(KvQuantCache, IsRestoredAsItWas) {
   }
   std::vector<std::byte> damaged = cache.Saved();
   damaged.pop_back();
-  KvCache other(pool, PageKind::kResident, kGeometry, kTail, formats);
+  KvCache other(pool, PageKind::kResident, kQuantGeometry, kTail, formats);
   EXPECT_FALSE(other.Restore(damaged));
 }
 

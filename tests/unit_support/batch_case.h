@@ -66,7 +66,7 @@ class Batch {
   // any, are one per request. The results are in out().
   void Run(const AttentionKernel& kernel, const std::vector<Iteration>& iterations, int threads,
            int padding = 0, std::span<Taps* const> taps = {}) {
-    BatchAttention attention(kernel, spec_.geometry, spec_.heads, threads);
+    BatchAttention attention(kernel, kernel, spec_.geometry, spec_.heads, threads);
     for (const Iteration& iteration : iterations) {
       std::vector<AttentionTask> tasks;
       int total = 0;
