@@ -23,9 +23,10 @@ void RunKvQuant(const CalibrateArguments& arguments) {
   const std::string path =
       arguments.output.empty() ? CalibrationFileOf(arguments.model) : arguments.output;
   WholeFile file(path);
-  const Model model(arguments.model, {.threads = arguments.threads});
+  const Model model(arguments.model, {.threads = arguments.threads, .weights = {.packed = true}});
   const Tokenizer tokenizer(arguments.model);
   std::vector<std::vector<TokenId>> texts;
+  texts.reserve(arguments.texts.size());
   for (const std::string& text : arguments.texts) {
     texts.push_back(tokenizer.Encode(ReadText(text), /*special=*/false));
   }

@@ -41,6 +41,7 @@ void Prefill(Transformer& transformer, std::span<const TokenId> tokens, int chun
       throw UserError("too little memory for the caches");
     }
     std::vector<Position> positions;
+    positions.reserve(Size(rows));
     for (int i = 0; i < rows; ++i) {
       positions.push_back(Position{done + i});
     }

@@ -103,6 +103,7 @@ std::shared_ptr<const RopeTable> RopeTableOf(const Model& model) {
   const auto steps =
       static_cast<std::size_t>((params.context + RopeTable::kStep - 1) / RopeTable::kStep);
   std::vector<std::int32_t> positions;
+  positions.reserve(steps + RopeTable::kFine);
   for (std::size_t step = 0; step < steps; ++step) {
     positions.push_back(static_cast<std::int32_t>(step) * RopeTable::kStep);
   }

@@ -25,7 +25,8 @@ class RealModel : public testing::Test {
     if (path.empty()) {
       return;
     }
-    model_ = std::make_unique<Model>(path, ModelOptions{});
+    // As the program holds the weights.
+    model_ = std::make_unique<Model>(path, ModelOptions{.weights = {.packed = true}});
     const Tokenizer tokenizer(path);
     prompts_ = {Prompt{.id = "0", .tokens = CodeTokens(tokenizer, 0, 240)},
                 Prompt{.id = "1", .tokens = EnglishTokens(tokenizer, 0, 100)},
