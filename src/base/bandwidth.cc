@@ -2,11 +2,12 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <thread>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/memory.h"
 
 namespace vericache {
@@ -29,27 +30,31 @@ std::uint64_t Sum(const std::uint64_t* words, std::size_t count) {
 
 }  // namespace
 
-double MeasureReadBandwidth(int threads) {
-  constexpr std::size_t kWords = std::size_t{32} << 20U;  // 256 MiB in all
+double MeasureReadBandwidth(int threads, Bytes bytes) {
   constexpr int kPasses = 6;
-  const std::size_t part = kWords / static_cast<std::size_t>(threads);
-  RequireMemory({kWords * sizeof(std::uint64_t)}, "measuring the read bandwidth");
-  const std::vector<std::uint64_t> buffer(part * static_cast<std::size_t>(threads), 1);
+  constexpr std::size_t kWordsAPass = std::size_t{32} << 20U;
+  const auto count = static_cast<std::size_t>(threads);
+  const std::size_t part = std::max<std::size_t>(8, bytes.count / sizeof(std::uint64_t) / count);
+  const std::size_t times = std::max<std::size_t>(1, kWordsAPass / (part * count));
+  RequireMemory({part * count * sizeof(std::uint64_t)}, "measuring the read bandwidth");
+  const std::vector<std::uint64_t> buffer(part * count, 1);
   std::atomic<std::uint64_t> sink{0};
   double best = 0.0;
   for (int pass = 0; pass < kPasses; ++pass) {
-    const auto start = std::chrono::steady_clock::now();
+    const Clock::time_point start = Clock::now();
     {
       std::vector<std::jthread> readers;
-      readers.reserve(static_cast<std::size_t>(threads));
-      for (int t = 0; t < threads; ++t) {
-        readers.emplace_back(
-            [&, t] { sink += Sum(buffer.data() + part * static_cast<std::size_t>(t), part); });
+      readers.reserve(count);
+      for (std::size_t t = 0; t < count; ++t) {
+        readers.emplace_back([&, t] {
+          for (std::size_t i = 0; i < times; ++i) {
+            sink += Sum(buffer.data() + part * t, part);
+          }
+        });
       }
     }
-    const double seconds =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    best = std::max(best, static_cast<double>(buffer.size() * sizeof(std::uint64_t)) / seconds);
+    const auto read = static_cast<double>(buffer.size() * sizeof(std::uint64_t) * times);
+    best = std::max(best, read / SecondsSince(start));
   }
   return best;
 }

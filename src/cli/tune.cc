@@ -34,7 +34,7 @@ void RunTune(const TuneArguments& arguments) {
   }
   const Compressor scorer =
       MakeCompressor(arguments.tuner.scorer.empty() ? "none" : arguments.tuner.scorer);
-  const Model model(arguments.model, {.threads = arguments.threads});
+  const Model model(arguments.model, {.threads = arguments.threads, .weights = {.packed = true}});
   const Tokenizer tokenizer(arguments.model);
   Transformer transformer(model, arguments.threads);
   EvaluationOptions options{.new_tokens = arguments.new_tokens};

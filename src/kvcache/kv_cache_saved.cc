@@ -62,7 +62,7 @@ bool KvCache::Restore(std::span<const std::byte> saved) {
     if (saved.size() < count) {
       return false;
     }
-    std::memcpy(to, saved.data(), count);
+    std::ranges::copy(saved.first(count), static_cast<std::byte*>(to));
     saved = saved.subspan(count);
     return true;
   };
