@@ -34,8 +34,8 @@ void Compare(const char* variable) {
   EXPECT_LT(ours.largest, 2.0 * noise.largest);
   EXPECT_LT(ours.widest_margin, noise.largest);
   EXPECT_LE(ours.other_argmax, ours.positions / 10);
-  // Neither do converted weights differ by more.
-  for (const WeightForm& form : kWeightForms) {
+  // Neither do packed or converted weights differ by more.
+  for (const WeightForm& form : {WeightForm{.packed = true}, WeightForm{.as = GGML_TYPE_Q8_0}}) {
     const Model as(path, {.weights = form});
     const LogitsComparison converted =
         CompareLogits(oracle, OurLogits(as, tokens, NumberFormat::kF32, 128), vocabulary);
