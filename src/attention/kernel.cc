@@ -6,7 +6,6 @@
 #include <optional>
 #include <utility>
 
-#include "attention/amx_tiles.h"
 #include "attention/kernel_amx.h"
 #include "attention/kernel_scalar.h"
 #include "attention/kernel_simd.h"
@@ -73,7 +72,8 @@ const AttentionKernel& SelectDraftKernel() {
     return *wanted;
   }
   const std::vector<AttentionKernel>& kernels = AvailableKernels();
-  return HasAmx() ? kernels[kernels.size() - 2] : kernels.back();
+  return *std::find_if(kernels.rbegin(), kernels.rend(),
+                       [](const AttentionKernel& kernel) { return kernel.name != "AMX"; });
 }
 
 }  // namespace vericache

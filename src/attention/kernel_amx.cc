@@ -171,10 +171,10 @@ struct AmxWorkspace {
   float* spare;
 };
 
+// Rows of a tile after the last query hold anything, here as elsewhere: what comes of them is left.
 void SplitQueries(const ChunkInput& input, const AmxWorkspace& work, int head_dim) {
   const std::size_t dim = work.at.padded_dim;
   std::uint16_t* const low = work.queries + AmxOffsets::kRows * dim;
-  std::fill_n(work.queries, 2 * AmxOffsets::kRows * dim, std::uint16_t{0});
   for (std::size_t q = 0; q < input.visible.size(); ++q) {
     const float* from = input.queries.data() + q * static_cast<std::size_t>(head_dim);
     for (int c = 0; c < head_dim; c += kTileStep) {
@@ -359,7 +359,7 @@ void AmxAttendChunk(const ChunkInput& input, std::span<float> floats, const Part
     Softmax(work.scores + q * kScoreStride, input.begin - base, high - base, &result.max[q],
             &result.sum[q]);
   }
-  std::fill_n(work.out, AmxOffsets::kRows * dim, 0.0F);
+  std::fill_n(work.out, input.visible.size() * dim, 0.0F);
   if (input.begin < end) {
     WithValues(format.values,
                [&]<class Values>() { AmxAccumulate<Values>(input, work, base, end, product); });

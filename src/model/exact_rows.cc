@@ -22,13 +22,8 @@ constexpr int kDenseCounts = 64;
 constexpr std::array kSparseCounts = {65, 96, 127, 128, 256, 511, 512, 1024};
 // More padding than this costs more than multiplying in groups.
 constexpr int kMaxPad = 16;
-// Output rows of a matrix that are tried: enough to split among many threads. A packed one is
-// tried whole.
+// Output rows of a matrix that are tried: enough to split among many threads.
 constexpr std::int64_t kSliceRows = 256;
-
-std::int64_t RowsTried(const ggml_tensor* matrix) {
-  return KindOf(matrix).packed ? matrix->ne[1] : std::min(matrix->ne[1], kSliceRows);
-}
 
 std::vector<int> CountsTried() {
   std::vector<int> counts;
@@ -39,25 +34,38 @@ std::vector<int> CountsTried() {
   return counts;
 }
 
-// Multiplies a slice of one weight matrix with the first n of a fixed set of random rows.
+// Multiplies a slice of one weight matrix with the first n of a fixed set of random rows. Of a
+// packed matrix, of which there are no slices, with one of random numbers that is packed alike.
 class Probe {
  public:
-  explicit Probe(ggml_tensor* weight) : weight_(weight) {
+  explicit Probe(ggml_tensor* weight)
+      : context_(ggml_init(
+            {.mem_size = ggml_tensor_overhead(), .mem_buffer = nullptr, .no_alloc = true})) {
     std::mt19937 random(1);
     std::normal_distribution<float> normal;
     input_.resize(static_cast<std::size_t>(weight->ne[0] * kSparseCounts.back()));
     for (float& x : input_) {
       x = normal(random);
     }
+    const std::int64_t outputs = std::min(weight->ne[1], kSliceRows);
+    if (!KindOf(weight).packed) {
+      slice_ = ggml_view_2d(context_.get(), weight, weight->ne[0], outputs, weight->nb[1], 0);
+      return;
+    }
+    slice_ = ggml_new_tensor_2d(context_.get(), weight->type, weight->ne[0], outputs);
+    buffer_.reset(ggml_backend_alloc_ctx_tensors_from_buft(
+        context_.get(), ggml_backend_buffer_get_type(weight->buffer)));
+    std::vector<std::byte> numbers(ggml_nbytes(slice_));
+    ggml_quantize_chunk(slice_->type, input_.data(), numbers.data(), 0, outputs, slice_->ne[0],
+                        nullptr);
+    ggml_backend_tensor_set(slice_, numbers.data(), 0, numbers.size());
   }
 
   std::vector<float> Run(ggml_backend_t backend, int rows, RowRule rule) {
     return Compute(backend, rows, rule, nullptr);
   }
 
-  double FlopsPerRow() const {
-    return 2.0 * static_cast<double>(weight_->ne[0] * RowsTried(weight_));
-  }
+  double FlopsPerRow() const { return 2.0 * static_cast<double>(ggml_nelements(slice_)); }
 
   // The best of several runs.
   double Microseconds(ggml_backend_t backend, int rows, RowRule rule) {
@@ -72,13 +80,9 @@ class Probe {
         ggml_init({.mem_size = ggml_tensor_overhead() * 32 + ggml_graph_overhead_custom(32, false),
                    .mem_buffer = nullptr,
                    .no_alloc = true}));
-    ggml_tensor* slice = weight_;
-    if (RowsTried(weight_) < weight_->ne[1]) {
-      slice = ggml_view_2d(context.get(), weight_, weight_->ne[0], kSliceRows, weight_->nb[1], 0);
-    }
-    ggml_tensor* input = ggml_new_tensor_2d(context.get(), GGML_TYPE_F32, weight_->ne[0], rows);
+    ggml_tensor* input = ggml_new_tensor_2d(context.get(), GGML_TYPE_F32, slice_->ne[0], rows);
     ggml_tensor* product =
-        MultiplyRows(context.get(), {.weight = slice, .bias = nullptr}, input, rule);
+        MultiplyRows(context.get(), {.weight = slice_, .bias = nullptr}, input, rule);
     ggml_cgraph* graph = ggml_new_graph_custom(context.get(), 32, false);
     ggml_build_forward_expand(graph, product);
     const GgmlBuffer buffer(ggml_backend_alloc_ctx_tensors(context.get(), backend));
@@ -97,7 +101,9 @@ class Probe {
     return result;
   }
 
-  ggml_tensor* weight_;
+  GgmlContext context_;
+  GgmlBuffer buffer_;
+  ggml_tensor* slice_ = nullptr;
   std::vector<float> input_;
 };
 
@@ -191,7 +197,7 @@ ggml_tensor* MultiplyRows(ggml_context* context, const LinearWeights& linear, gg
 std::vector<TypeReport> CheckRows(const Weights& weights, int threads, bool with_costs) {
   const Backend backend(threads);
   const Backend one_thread(1);
-  // The smallest matrix of each kind and row length stands for all.
+  // One matrix of each kind and row length stands for all.
   struct Kind {
     TypeReport report;
     std::map<std::int64_t, ggml_tensor*> samples;
@@ -202,8 +208,7 @@ std::vector<TypeReport> CheckRows(const Weights& weights, int threads, bool with
     kind.report.kind = KindOf(matrix);
     kind.report.matrices += 1;
     kind.report.bytes += Bytes{ggml_nbytes(matrix)};
-    ggml_tensor*& sample = kind.samples.try_emplace(matrix->ne[0], matrix).first->second;
-    sample = matrix->ne[1] < sample->ne[1] ? matrix : sample;
+    kind.samples.try_emplace(matrix->ne[0], matrix);
   }
   std::vector<TypeReport> all;
   for (auto& [key, kind] : kinds) {

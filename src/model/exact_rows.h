@@ -50,10 +50,10 @@ struct TypeReport {
 
 using ExactRows = std::map<MatrixKind, RowRule>;
 
-// Multiplies the model's own matrices, or slices of them, with 1 to 64 and some larger numbers of
-// rows, on one and on `threads` threads, and finds a rule per kind. The choice rests on bits alone,
-// never on times, so that it is the same in every run on a machine. `with_costs` also measures what
-// the rules cost.
+// Multiplies slices of the model's own matrices, or what stands for packed ones, with 1 to 64 and
+// some larger numbers of rows, on one and on `threads` threads, and finds a rule per kind. The
+// choice rests on bits alone, never on times, so that it is the same in every run on a machine.
+// `with_costs` also measures what the rules cost.
 std::vector<TypeReport> CheckRows(const Weights& weights, int threads, bool with_costs);
 
 ExactRows RulesOf(const std::vector<TypeReport>& reports);
