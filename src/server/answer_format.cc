@@ -17,12 +17,15 @@ constexpr const char* kCallEnds = "</tool_call>";
 // By llama.cpp's converter.
 std::string RulesOf(const json& schema, const char* field) {
   CheckSchema(schema, field);
+  std::string rules;
   try {
-    return json_schema_to_grammar(common_json::parse(schema.dump()));
+    rules = json_schema_to_grammar(common_json::parse(schema.dump()));
   } catch (const std::exception& error) {
     throw ApiError::Invalid("the JSON schema is not supported: " + std::string(error.what()),
                             field);
   }
+  CheckRules(rules, field);
+  return rules;
 }
 
 // A schema becomes part of another one, at `place`: what it refers to is there now, too.

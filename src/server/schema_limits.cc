@@ -1,10 +1,12 @@
 #include "server/schema_limits.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <set>
 #include <string>
+#include <system_error>
 
 #include "server/api_error.h"
 
@@ -169,5 +171,30 @@ class Walk {
 }  // namespace
 
 void CheckSchema(const json& schema, const char* field) { Walk(schema, field).Visit(schema, 0, 0); }
+
+void CheckRules(const std::string& gbnf, const char* field) {
+  char closing = 0;  // of the literal, or the set of characters, that it is in
+  for (std::size_t i = 0; i < gbnf.size(); ++i) {
+    const char c = gbnf[i];
+    if (c == '\\') {
+      ++i;
+    } else if (closing != 0) {
+      closing = c == closing ? '\0' : closing;
+    } else if (c == '"' || c == '[') {
+      closing = c == '[' ? ']' : c;
+    } else if (c == '{') {
+      const char* end = gbnf.data() + gbnf.size();
+      std::uint64_t least = 0;
+      std::uint64_t most = 0;
+      const auto [comma, no_least] = std::from_chars(gbnf.data() + i + 1, end, least);
+      if (no_least == std::errc() && comma != end && *comma == ',' &&
+          std::from_chars(comma + 1, end, most).ec == std::errc() && most < least) {
+        throw ApiError::Invalid("the JSON schema asks for at least " + std::to_string(least) +
+                                    " and at most " + std::to_string(most) + " of something",
+                                field);
+      }
+    }
+  }
+}
 
 }  // namespace vericache

@@ -226,6 +226,13 @@ TEST(AnswerFormat, TakesTheSchemasOfEverydayLife) {
   EXPECT_NE(RulesOf(tree), "");
 }
 
+// A pattern, or a text, is not what it looks like.
+TEST(AnswerFormat, TakesTextsThatLookLikeRepetitions) {
+  const Json enumeration = {{"enum", {"{5,3}", "\"{5,3}", "\\", "[\\{5,3}]"}}};
+  EXPECT_NE(RulesOf(enumeration), "");
+  EXPECT_NE(RulesOf({{"type", "string"}, {"pattern", "^[^\"{5,3}]{3,5}a{2}b{7,}$"}}), "");
+}
+
 // The converter would take minutes or gigabytes for each of them, or leave its stack.
 TEST(AnswerFormat, RefusesSchemasThatCostTooMuch) {
   const Json null = {{"type", "null"}};
@@ -259,6 +266,10 @@ TEST(AnswerFormat, RefusesSchemasThatCostTooMuch) {
       {{"allOf", {{{"$ref", "#/a"}}}}, {"a", {{"$ref", "#/a"}}}},
       {{"$ref", "#/node"}, {"node", ObjectOf(1, {{"allOf", {{{"$ref", "#/node"}}}}})}},
       {{"$ref", "#/nowhere"}},
+      {{"type", "string"}, {"minLength", 5}, {"maxLength", 3}},
+      {{"type", "string"}, {"pattern", "^a{5,3}$"}},
+      {{"type", "array"}, {"items", null}, {"minItems", 70}, {"maxItems", 60}},
+      {{"anyOf", {{{"type", "string"}, {"pattern", "^[\"\\]]\"(a|b){100,3}$"}}, null}}},
       chain,
       doubling,
       parts,
