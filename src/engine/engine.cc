@@ -95,7 +95,7 @@ RequestNeed Engine::NeedOf(const Prompt& prompt) const {
 }
 
 int Engine::Submit(Prompt prompt) {
-  const RequestNeed need = NeedOf(prompt);
+  RequestNeed need = NeedOf(prompt);
   prompt.max_tokens = need.max_tokens;
   auto request = std::make_unique<Request>();
   request->index = submitted_++;
@@ -107,6 +107,9 @@ int Engine::Submit(Prompt prompt) {
     request->grammars.push_back(*prompt.grammar);
   }
   request->prompt = std::move(prompt);
+  if (prefixes_) {
+    need.shared = prefixes_->Coming(*request, requests_, LeastComputed());
+  }
   const int index = request->index;
   requests_.emplace(index, std::move(request));
   scheduler_.Submit(index, need);
@@ -138,12 +141,19 @@ bool Engine::Moves(const Request& request) const {
   return moves_ && !scheduler_.Stays(request.index);
 }
 
+TapNeeds Engine::NeededTaps() const {
+  return options_.policy == Policy::kFull ? TapNeeds{} : compressor_.needs();
+}
+
+// Of a prompt: what the compressor looks at, and the last token, which gives the first logits.
+int Engine::LeastComputed() const { return std::max(1, NeededTaps().least_computed()); }
+
 void Engine::Begin(Request& request) {
   const ModelParams& params = model_.params();
   const bool full = options_.policy == Policy::kFull;
   PagePool& pool = full || Reloads(options_) ? fast_pool_ : store_pool_;
   request.full.emplace(pool, KindOfFull(request), params.geometry(), full_format_);
-  const TapNeeds needs = full ? TapNeeds{} : compressor_.needs();
+  const TapNeeds needs = NeededTaps();
   if (needs.any()) {
     request.taps =
         std::make_unique<Taps>(needs, params.geometry(), params.heads, request.prompt_size(),
@@ -151,9 +161,7 @@ void Engine::Begin(Request& request) {
   }
   request.started = Clock::now();
   if (prefixes_) {
-    // What the compressor looks at is computed, and the last token, which gives the first logits.
-    const int computed = std::max(1, needs.least_computed());
-    if (prefixes_->StartLoad(request, requests_, computed, scheduler_.now())) {
+    if (prefixes_->StartLoad(request, requests_, LeastComputed(), scheduler_.now())) {
       scheduler_.Loading(request.index);
       if (!request.prefix) {
         TakePrefix(request);

@@ -119,6 +119,8 @@ class Engine {
 
  private:
   RequestNeed NeedOf(const Prompt& prompt) const;
+  TapNeeds NeededTaps() const;
+  int LeastComputed() const;
   void Begin(Request& request);
   void CollectMoves();
   void CollectPrefix(Request& request);

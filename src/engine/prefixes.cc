@@ -51,6 +51,10 @@ std::vector<std::vector<std::byte*>> PagesOf(const KvCache& cache, int first, in
   return pages;
 }
 
+int Common(std::span<const PrefixKey> a, std::span<const PrefixKey> b) {
+  return static_cast<int>(std::ranges::mismatch(a, b).in1 - a.begin());
+}
+
 // How many chunks of `keys` are in the full cache of the request now.
 int ChunksOf(const Request& request, std::span<const PrefixKey> keys) {
   if (request.finished || !request.full || request.reload) {
@@ -58,8 +62,14 @@ int ChunksOf(const Request& request, std::span<const PrefixKey> keys) {
   }
   const auto there = std::min(request.prefix_keys.size(),
                               static_cast<std::size_t>(request.prefilled / kPrefixTokens));
-  const std::span<const PrefixKey> own = std::span(request.prefix_keys).first(there);
-  return static_cast<int>(std::ranges::mismatch(keys, own).in1 - keys.begin());
+  return Common(keys, std::span(request.prefix_keys).first(there));
+}
+
+// The chunks of a prompt that need not be computed: `computed` tokens at its end are.
+std::span<const PrefixKey> Usable(const Request& request, int computed) {
+  const int most = std::max(0, request.prompt_size() - computed) / kPrefixTokens;
+  return std::span(request.prefix_keys)
+      .first(std::min(request.prefix_keys.size(), static_cast<std::size_t>(most)));
 }
 
 }  // namespace
@@ -89,13 +99,31 @@ Prefixes::Prefixes(std::shared_ptr<PrefixStore> store, const Model& model,
 
 bool Prefixes::Has(const PrefixKey& key) const { return store_->Lookup({&key, 1}) == 1; }
 
+std::optional<SharedPrompt> Prefixes::Coming(Request& request,
+                                             const std::map<int, std::unique_ptr<Request>>& others,
+                                             int computed) const {
+  request.prefix_keys = PrefixKeys(request.prompt.tokens, root_);
+  const std::span<const PrefixKey> usable = Usable(request, computed);
+  int most = store_->Lookup(usable);
+  for (const auto& [index, other] : others) {
+    most = std::max(most, ChunksOf(*other, usable));
+  }
+  std::optional<SharedPrompt> coming;
+  for (const auto& [index, other] : others) {
+    if (other->finished || other->prefilled == other->prompt_size()) {
+      continue;
+    }
+    if (const int chunks = Common(usable, other->prefix_keys); chunks > most) {
+      most = chunks;
+      coming = {.request = index, .tokens = chunks * kPrefixTokens};
+    }
+  }
+  return coming;
+}
+
 bool Prefixes::StartLoad(Request& request, const std::map<int, std::unique_ptr<Request>>& others,
                          int computed, std::int64_t due) {
-  request.prefix_keys = PrefixKeys(request.prompt.tokens, root_);
-  const int most = std::max(0, request.prompt_size() - computed) / kPrefixTokens;
-  const std::span<const PrefixKey> usable =
-      std::span(request.prefix_keys)
-          .first(std::min(request.prefix_keys.size(), static_cast<std::size_t>(most)));
+  const std::span<const PrefixKey> usable = Usable(request, computed);
   const Request* holder = nullptr;
   int shared = 0;
   for (const auto& [index, other] : others) {

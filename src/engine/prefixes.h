@@ -4,11 +4,13 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
 #include "engine/request.h"
 #include "model/model.h"
+#include "scheduler/scheduler.h"
 #include "store/link.h"
 #include "store/prefix_store.h"
 
@@ -25,6 +27,12 @@ class Prefixes {
   // is made; empty where none is.
   Prefixes(std::shared_ptr<PrefixStore> store, const Model& model, std::string compressed_as,
            Link& link);
+
+  // Of a prompt that is queued: which other one is about to compute more of its beginning, but for
+  // `computed` tokens, than is there by now; and how much. Names its chunks in request.prefix_keys.
+  std::optional<SharedPrompt> Coming(Request& request,
+                                     const std::map<int, std::unique_ptr<Request>>& others,
+                                     int computed) const;
 
   // Begins the full cache, which is empty, with what other requests have of the prompt's beginning
   // in theirs, by reference, and starts to load what is kept of the rest of it; but leaves at least

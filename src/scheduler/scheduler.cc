@@ -98,7 +98,7 @@ const IterationPlan& Scheduler::Plan() {
 // Under `auto` nothing crosses the link as long as the full caches of all who run and wait, as far
 // as the batch takes them, fit into fast memory beside the compressed ones.
 bool Scheduler::AllStay() const {
-  if (options_.policy != Policy::kAuto || !options_.reloads || storing_) {
+  if (options_.policy != Policy::kAuto || !options_.reloads || storing_ > 0) {
     return false;
   }
   Bytes room = resident_;
@@ -117,72 +117,146 @@ bool Scheduler::AllStay() const {
   return room <= options_.room && memory <= options_.memory;
 }
 
+bool Scheduler::WaitsForShared(const Waiting& waiting) const {
+  if (!waiting.need.shared) {
+    return false;
+  }
+  const auto [other, tokens] = *waiting.need.shared;
+  if (const auto job = active_.find(other); job != active_.end()) {
+    const Phase phase = job->second.phase;
+    return phase == Phase::kLoading || (phase == Phase::kPrefill && job->second.prefilled < tokens);
+  }
+  return std::ranges::binary_search(waiting_, other, {}, &Waiting::request);
+}
+
+// The first in line, unless it could only wait for the prompts that are being computed; then the
+// first one that is shorter than what is left of the oldest of these, since that one will pass it.
+std::deque<Scheduler::Waiting>::const_iterator Scheduler::NextWaiting() const {
+  constexpr std::size_t kSeen = 64;  // of a long line
+  int oldest = 0;
+  int all = 0;
+  for (const auto& [request, job] : active_) {
+    if (job.phase == Phase::kPrefill || job.phase == Phase::kLoading) {
+      const int left = job.need.prompt_tokens - job.prefilled;
+      oldest = all == 0 ? left : oldest;
+      all += left;
+    }
+  }
+  const auto end = waiting_.begin() + static_cast<std::ptrdiff_t>(std::min(kSeen, waiting_.size()));
+  const auto next = std::find_if(waiting_.begin(), end, [&](const Waiting& each) {
+    return !WaitsForShared(each) &&
+           (all < options_.prefill_chunk || each.need.prompt_tokens < oldest);
+  });
+  return next == end ? waiting_.end() : next;
+}
+
+// Whoever runs must find room for its own full cache when it is its turn; and where others hold
+// room for their prefills already, whoever verifies must find it beside all of these.
+bool Scheduler::HasRoom(const Job& job) const {
+  const Bytes own = job.stays ? Bytes{} : Staying(job.need);
+  Bytes largest = own;
+  Bytes beside = job.prefill;
+  for (const auto& [request, other] : active_) {
+    if (!other.stays) {
+      largest = std::max(largest, Staying(other.need));
+      beside = other.storing ? beside : std::max(beside, job.prefill + Staying(other.need));
+    }
+  }
+  return resident_ + job.need.resident + largest <= options_.room &&
+         (storing_ == 0 || resident_ + job.need.resident + prefill_ + beside <= options_.room) &&
+         memory_ + job.need.memory <= options_.memory;
+}
+
 void Scheduler::AdmitNew() {
   const bool all_stay = AllStay();
-  while (!waiting_.empty() && active() < options_.batch) {
-    const auto& [request, need, since] = waiting_.front();
-    const bool transient = options_.reloads && options_.policy != Policy::kFull && !all_stay;
-    // Prompts are computed one after the other, and begin no earlier: then they find what they
-    // share with those before in their caches.
-    const bool prefilling = std::any_of(active_.begin(), active_.end(), [](const auto& each) {
-      return each.second.phase == Phase::kPrefill;
-    });
-    if (prefilling || storing_ || (Swaps() && !NewIsNext())) {
+  while (active() < options_.batch && !claiming_) {
+    const auto next = NextWaiting();
+    if (next == waiting_.end() || (Swaps() && !NewIsNext())) {
       break;
     }
-    // Whoever runs must find room for its own full cache, when it is its turn.
-    Bytes room = Staying(need);
-    for (const auto& [other, job] : active_) {
-      room = std::max(room, job.stays ? Bytes{} : Staying(job.need));
-    }
-    if (Swaps() ? !MakeRoom(need.resident, need.memory)
-                : resident_ + need.resident + room > options_.room ||
-                      memory_ + need.memory > options_.memory) {
-      break;
-    }
-    Job& job = active_[request];
-    job.need = need;
+    const int request = next->request;
+    Job job{.need = next->need};
     if (all_stay) {
       job.stays = true;
-      job.need.resident = NeededRoom(need);
-      job.need.memory += Staying(need);
+      job.need.resident = NeededRoom(next->need);
+      job.need.memory += Staying(next->need);
+    } else if (options_.reloads && options_.policy != Policy::kFull) {
+      job.storing = true;
+      job.prefill = FullCacheSize{.group = options_.group,
+                                  .group_slots = options_.group_slots,
+                                  .slots = job.need.prompt_tokens,
+                                  .limit = job.need.prompt_tokens}
+                        .bytes();
+    }
+    if (Swaps() ? !MakeRoom(job.need.resident, job.need.memory) : !HasRoom(job)) {
+      break;
     }
     resident_ += job.need.resident;
     memory_ += job.need.memory;
-    if (transient) {
-      storing_ = request;
-      prefill_ = FullCacheSize{.group = options_.group,
-                               .group_slots = options_.group_slots,
-                               .slots = need.prompt_tokens,
-                               .limit = need.prompt_tokens}
-                     .bytes();
-      claimed_ = need.resident + prefill_;
+    prefill_ += job.prefill;
+    if (job.storing) {
+      ++storing_;
+      claiming_ = request;
     } else {
       plan_.admit.push_back(request);
     }
-    waiting_.pop_front();
+    active_.emplace(request, job);
+    waiting_.erase(next);
+    BeginClaimed();
   }
-  // New reservations leave out what a prefill claims, and the old ones run off, so its turn comes.
-  if (claimed_ && at(*storing_).phase != Phase::kLeaving &&
+  BeginClaimed();
+}
+
+// New reservations leave out what a prefill claims, and the old ones run off, so its turn comes.
+void Scheduler::BeginClaimed() {
+  if (claiming_ && at(*claiming_).phase != Phase::kLeaving &&
       resident_ + prefill_ + std::max(transient_, rings_.peak_memory()) <= options_.room) {
-    claimed_.reset();
-    plan_.admit.push_back(*storing_);
+    plan_.admit.push_back(*claiming_);
+    claiming_.reset();
   }
+}
+
+// The prompt that began first has half of the rows at least, and otherwise those with the fewest
+// rows left have theirs first: short prompts pass long ones, and none waits for ever.
+void Scheduler::PlanPrefills() {
+  prefills_.clear();
+  for (const auto& [request, job] : active_) {
+    if (job.phase == Phase::kPrefill && claiming_ != request) {
+      prefills_.push_back(
+          {.left = job.need.prompt_tokens - job.prefilled, .request = request, .rows = 0});
+    }
+  }
+  if (prefills_.empty()) {
+    return;
+  }
+  const int oldest = prefills_.front().request;
+  int kept = std::min(prefills_.front().left, (options_.prefill_chunk + 1) / 2);
+  int others = options_.prefill_chunk - kept;
+  std::ranges::sort(prefills_);
+  for (Prefill& each : prefills_) {
+    others += each.request == oldest ? std::exchange(kept, 0) : 0;
+    each.rows = std::min(each.left, others);
+    others -= each.rows;
+  }
+  std::ranges::sort(prefills_, {}, &Prefill::request);
 }
 
 void Scheduler::PlanRows() {
   const bool lockstep_due = options_.policy == Policy::kLockstep && LockstepDue();
-  bool prefilling = false;
+  PlanPrefills();
+  auto prefill = prefills_.begin();
   for (auto& [request, job] : active_) {
     RowGroup group{.request = request, .kind = RowGroup::Kind::kDecode, .rows = 1};
     switch (job.phase) {
       case Phase::kPrefill:
-        if (prefilling || (storing_ == request && claimed_)) {
+        if (claiming_ == request) {
           continue;
         }
-        prefilling = true;
         group.kind = RowGroup::Kind::kPrefill;
-        group.rows = std::min(options_.prefill_chunk, job.need.prompt_tokens - job.prefilled);
+        group.rows = (prefill++)->rows;
+        if (group.rows == 0) {
+          continue;
+        }
         break;
       case Phase::kDecode:
         group.kind =
@@ -237,10 +311,14 @@ void Scheduler::Stored(int request) {
     Park(at(request), request);
     return;
   }
-  Check(storing_ == request, "only the last prefill holds fast memory");
-  storing_.reset();
-  prefill_ = {};
-  claimed_.reset();
+  Job& job = at(request);
+  Check(job.storing, "only a prefill's full cache leaves");
+  if (claiming_ == request) {
+    claiming_.reset();
+  }
+  job.storing = false;
+  --storing_;
+  prefill_ -= std::exchange(job.prefill, {});
 }
 
 void Scheduler::Decoded(int request) {
@@ -337,7 +415,7 @@ void Scheduler::Finish(int request) {
       transient_ -= job.reservation->bytes;
     }
   }
-  if (storing_ == request) {
+  if (job.storing) {
     Stored(request);
   }
   std::erase(parked_, request);

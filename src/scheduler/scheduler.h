@@ -22,7 +22,7 @@ struct SchedulerOptions {
   int draft_length = 16;    // wished; the longest where `adaptive`
   bool adaptive = false;    // each request's own, from what was accepted of it
   int batch = 1;            // requests in flight, at most
-  int prefill_chunk = 512;  // rows of prefill in an iteration, at most
+  int prefill_chunk = 512;  // rows of prompts in an iteration, at most
   Bytes room;               // fast memory for pages
   Bytes memory;             // of the machine, fast memory included
   bool reloads = false;     // a full cache crosses the link before each of its verifies, and
@@ -39,6 +39,12 @@ struct SchedulerOptions {
 // rounds, so that requests that all began together find places around their wish.
 int LookAhead(int draft_length);
 
+// So many of another request's first tokens a prompt begins with, too.
+struct SharedPrompt {
+  int request = 0;
+  int tokens = 0;
+};
+
 // What a request needs, at most.
 struct RequestNeed {
   int prompt_tokens = 0;
@@ -46,6 +52,8 @@ struct RequestNeed {
   Bytes resident;                   // of fast memory for as long as it runs
   Bytes memory;                     // of the machine's memory, fast or not, likewise
   std::optional<int> draft_length;  // of its rounds, at most; 0: nothing is drafted
+  // It begins once the other one has computed these, or is over; those behind it pass meanwhile.
+  std::optional<SharedPrompt> shared;
 };
 
 // Rows of one request in an iteration.
@@ -170,7 +178,7 @@ class Scheduler {
   const SchedulerCounts& counts() const { return counts_; }
   RequestStates states() const;
   // Fast memory that is given out now; at most `room`.
-  Bytes in_use() const { return resident_ + transient_ + prefill_ - claimed_.value_or(Bytes{}); }
+  Bytes in_use() const { return resident_ + transient_ + prefill_ - Claimed(); }
   // Of an iteration without prefill, and of the link, as measured lately.
   double iteration_s() const { return iteration_s_.value(); }
   double link_bandwidth() const { return bandwidth_.value(); }
@@ -192,7 +200,10 @@ class Scheduler {
     std::optional<Reservation> reservation;
     Reload reload = Reload::kNone;
     bool late = false;
-    bool stays = false;     // its full cache is in fast memory, part of need.resident
+    bool stays = false;  // its full cache is in fast memory, part of need.resident
+    // Its prefill holds, or claims, fast memory for its full cache, which has not left yet.
+    bool storing = false;
+    Bytes prefill;          // that cache
     bool advanced = false;  // an earlier place was sought once the draft was complete
     // Under `full`, where full caches take turns.
     bool resident = true;     // counted in resident_
@@ -214,6 +225,11 @@ class Scheduler {
     std::int64_t since;
   };
 
+  // Of resident_ and prefill_: what nobody has yet.
+  Bytes Claimed() const {
+    return claiming_ ? active_.at(*claiming_).need.resident + active_.at(*claiming_).prefill
+                     : Bytes{};
+  }
   FullCacheSize FullCache(const Job& job) const;
   void PlanIterationTime();
   double ReloadIterations(const Job& job) const;
@@ -230,14 +246,19 @@ class Scheduler {
   bool Swaps() const { return options_.policy == Policy::kFull && options_.reloads; }
   Bytes Staying(const RequestNeed& need) const { return NeededRoom(need) - need.resident; }
   bool AllStay() const;
+  bool WaitsForShared(const Waiting& waiting) const;
+  std::deque<Waiting>::const_iterator NextWaiting() const;
   bool NewIsNext() const;
   void SwapIn();
   bool MakeRoom(Bytes room, Bytes memory);
   void Park(Job& job, int request);
+  bool HasRoom(const Job& job) const;
   void AdmitNew();
+  void BeginClaimed();
   bool VerifiesNow(Job& job, bool lockstep_due);
   bool LockstepDue() const;
   bool DraftsOn(const Job& job) const;
+  void PlanPrefills();
   void PlanRows();
   Job& at(int request) { return active_.at(request); }
 
@@ -245,12 +266,12 @@ class Scheduler {
   ReloadRings rings_;
   std::deque<Waiting> waiting_;
   std::map<int, Job> active_;
-  std::deque<int> parked_;      // without a place, or a turn; the longest waiting first
-  std::optional<int> storing_;  // whose prefill holds, or claims, fast memory for its full cache
-  Bytes prefill_;               // its full cache
+  std::deque<int> parked_;       // without a place, or a turn; the longest waiting first
+  int storing_ = 0;              // requests that are
+  std::optional<int> claiming_;  // the one of them that does not have its memory yet
+  Bytes prefill_;                // the full caches of all of them
   Bytes resident_;
-  std::optional<Bytes> claimed_;  // of resident_ and prefill_, while that prefill has not begun
-  Bytes transient_;               // of reloads that were started
+  Bytes transient_;  // of reloads that were started
   Bytes memory_;
   RunningEstimate iteration_s_;
   RunningEstimate draft_iteration_s_;  // of those without a verify
@@ -260,6 +281,14 @@ class Scheduler {
   RunningEstimate bandwidth_;
   IterationCosts costs_;
   int rounds_without_drafts_ = 0;  // since the last one with
+  struct Prefill {
+    int left;  // rows of the prompt
+    int request;
+    int rows;  // in this iteration
+
+    auto operator<=>(const Prefill&) const = default;
+  };
+  std::vector<Prefill> prefills_;  // of the plan, by request
   IterationPlan plan_;
   SchedulerCounts counts_;
 };

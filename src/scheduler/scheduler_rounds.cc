@@ -171,7 +171,7 @@ void Scheduler::StartReloads() {
     }
     const std::int64_t ahead = options_.policy == Policy::kLockstep ? 0 : 1;
     if (job.phase == Phase::kRound && job.reservation && job.reload == Reload::kNone &&
-        job.reservation->begin <= rings_.now() + ahead && storing_ != request) {
+        job.reservation->begin <= rings_.now() + ahead && !job.storing) {
       due.push_back(request);
     }
   }

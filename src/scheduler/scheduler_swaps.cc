@@ -20,10 +20,11 @@ constexpr int kCopied = 256;
 
 // New requests and those without a turn are served in the order in which they began to wait.
 bool Scheduler::NewIsNext() const {
-  if (waiting_.empty() || active() >= options_.batch) {
+  const auto next = NextWaiting();
+  if (next == waiting_.end() || active() >= options_.batch) {
     return false;
   }
-  const auto& [request, need, since] = waiting_.front();
+  const auto& [request, need, since] = *next;
   // What the store holds of all of them stays, and whoever's turn it is must find room beside it.
   Bytes largest = need.resident;
   for (const auto& [other, job] : active_) {

@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kTokens = 60;
 
-std::vector<Prompt> Prompts() {
+std::vector<Prompt> ThreePrompts() {
   std::vector<Prompt> prompts;
   for (const int length : {300, 420, 150}) {
     prompts.push_back({.id = std::to_string(length),
@@ -47,7 +47,7 @@ std::vector<std::filesystem::path> Files(const TempDir& folder) {
 // Each request has either ended by an error that has these words, with the right tokens until
 // then, or is as with full caches. Says how many failed.
 int ExpectFailedOrEqual(const std::vector<Result>& results, const std::string& words) {
-  const std::vector<Result> full = RunFull(LoadTiny({}), Prompts());
+  const std::vector<Result> full = RunFull(LoadTiny({}), ThreePrompts());
   int failed = 0;
   for (std::size_t i = 0; i < results.size(); ++i) {
     if (results[i].finish_reason != FinishReason::kError) {
@@ -68,7 +68,7 @@ int RunAndHarm(const std::function<void(const std::filesystem::path&)>& harm,
                const std::string& words) {
   const TempDir folder;
   bool harmed = false;
-  std::vector<int> emitted(Prompts().size());
+  std::vector<int> emitted(ThreePrompts().size());
   EngineEvents events;
   events.on_tokens = [&](int index, std::span<const TokenId> tokens) {
     emitted[static_cast<std::size_t>(index)] += static_cast<int>(tokens.size());
@@ -79,7 +79,7 @@ int RunAndHarm(const std::function<void(const std::filesystem::path&)>& harm,
     }
   };
   const std::vector<Result> results =
-      RunEngine(LoadTiny({}), OnDisk(folder), Prompts(), std::move(events));
+      RunEngine(LoadTiny({}), OnDisk(folder), ThreePrompts(), std::move(events));
   EXPECT_TRUE(harmed);
   EXPECT_TRUE(Files(folder).empty()) << "files go with their requests";
   return ExpectFailedOrEqual(results, words);
@@ -117,10 +117,10 @@ TEST(StoreFaults, DiskFull) {
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
   const auto handler = std::signal(SIGXFSZ, SIG_IGN);
   const Model& model = LoadTiny({});
-  const std::vector<Result> full = RunFull(model, Prompts());
+  const std::vector<Result> full = RunFull(model, ThreePrompts());
   const rlimit limit{.rlim_cur = full[0].full_cache.count + 4096 * 8, .rlim_max = before.rlim_max};
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
-  const std::vector<Result> results = RunEngine(model, OnDisk(folder), Prompts());
+  const std::vector<Result> results = RunEngine(model, OnDisk(folder), ThreePrompts());
   setrlimit(RLIMIT_FSIZE, &before);
   std::signal(SIGXFSZ, handler);
   EXPECT_EQ(ExpectFailedOrEqual(results, "cannot save"), 1);
@@ -130,7 +130,7 @@ TEST(StoreFaults, DiskFull) {
 // What a store is for: the same tokens, from bit-equal logits, wherever the caches lie.
 TEST(Stores, AreLosslessAndReloadEveryRound) {
   const Model& model = LoadTiny({});
-  const std::vector<Result> full = RunFull(model, Prompts());
+  const std::vector<Result> full = RunFull(model, ThreePrompts());
   for (const Policy policy : {Policy::kVeriCache, Policy::kLockstep}) {
     for (const bool disk : {false, true}) {
       const TempDir folder;
@@ -141,7 +141,7 @@ TEST(Stores, AreLosslessAndReloadEveryRound) {
         options.link_bandwidth = 1e9;
       }
       Engine engine(model, options);
-      const std::vector<Result> results = engine.Run(Prompts());
+      const std::vector<Result> results = engine.Run(ThreePrompts());
       EXPECT_EQ(Difference(full, results), "");
       for (const Result& result : results) {
         EXPECT_EQ(result.reloads, result.rounds);

@@ -50,6 +50,7 @@ bool Driver::Step() {
     has = true;
     CheckRows(group);
   }
+  CheckPrefills(plan.rows);
   CheckWaiting(has_rows);
   CheckMemory();
   if (plan.rows.empty()) {
@@ -106,7 +107,7 @@ void Driver::EndTransfers() {
     --at(transfer->request).copies;
     AfterCopyToFastMemory(*transfer);
   }
-  for (int i = 0; i < begun_; ++i) {
+  for (int i = 0; i < static_cast<int>(requests_.size()); ++i) {
     if (at(i).ended && !at(i).gone && at(i).copies == 0) {
       Finish(i);
     }
@@ -153,18 +154,15 @@ void Driver::WaitForLink() {
 }
 
 void Driver::AbortSome() {
-  for (int i = 0; i < begun_; ++i) {
+  const auto size = static_cast<int>(requests_.size());
+  for (int i = 0; i < size; ++i) {
     if (at(i).running() && Chance(world_.abort)) {
       End(i);
     }
   }
-  // One may wait for room with its place in the batch.
-  const bool claims = scheduler_.active() > in_flight_;
-  const int first = next();
-  const auto size = static_cast<int>(requests_.size());
-  for (int i = first; i < size; ++i) {
-    const bool queued = !(claims && i == first);
-    if (!at(i).gone && Chance(queued ? world_.withdraw : world_.abort)) {
+  // One of these may wait for room with its place in the batch.
+  for (int i = 0; i < size; ++i) {
+    if (!at(i).begun && !at(i).gone && Chance(world_.withdraw)) {
       ++in_flight_;
       at(i).ended = true;
       if (Chance(0.5)) {
@@ -175,16 +173,31 @@ void Driver::AbortSome() {
   }
 }
 
-int Driver::next() {
-  while (begun_ < static_cast<int>(requests_.size()) && at(begun_).gone) {
-    ++begun_;
+bool Driver::WaitsForShared(const Request& request) const {
+  if (!request.need.shared) {
+    return false;
   }
-  return begun_;
+  const auto [index, tokens] = *request.need.shared;
+  const Request& other = requests_.at(static_cast<std::size_t>(index));
+  return other.begun ? !other.ended && (other.loading || other.prefilled < tokens) : !other.gone;
+}
+
+// Requests begin in order, but that a shorter prompt may pass longer ones while others are
+// computed.
+void Driver::CheckOrder(int index) const {
+  const auto computed = [](const Request& each) { return each.running() && each.prefilling(); };
+  const bool busy = std::ranges::any_of(requests_, computed);
+  for (int i = 0; i < index; ++i) {
+    const Request& before = requests_.at(static_cast<std::size_t>(i));
+    const Request& request = requests_.at(static_cast<std::size_t>(index));
+    Require(before.begun || before.gone || WaitsForShared(before) ||
+                (busy && request.need.prompt_tokens < before.need.prompt_tokens),
+            "requests begin in order");
+  }
 }
 
 void Driver::Begin(int index) {
-  Require(index == next(), "requests begin in order");
-  ++begun_;
+  CheckOrder(index);
   ++in_flight_;
   Request& request = at(index);
   request.begun = true;

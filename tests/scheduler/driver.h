@@ -105,8 +105,9 @@ class Driver {
   static bool HoldsResident(const Request& request) {
     return !request.away || request.saving || request.reload == Reload::kMoving;
   }
-  // Who begins next.
-  int next();
+  // Whether what it shares with another one's prompt is not there yet.
+  bool WaitsForShared(const Request& request) const;
+  void CheckOrder(int index) const;
   Request& at(int request) { return requests_.at(static_cast<std::size_t>(request)); }
   Bytes Groups(int slots) const;
   bool Chance(double p);
@@ -123,6 +124,7 @@ class Driver {
   void StartReload(int index);
   void MoveOut(const SwapOut& out);
   void CheckRows(const RowGroup& group);
+  void CheckPrefills(const std::vector<RowGroup>& rows) const;
   void CheckDraft(const Request& request) const;
   void CheckWaiting(const std::vector<bool>& has_rows) const;
   void CheckMemory();
@@ -140,7 +142,6 @@ class Driver {
   VirtualLink to_fast_memory_;
   VirtualLink to_store_;
   double now_ = 0.0;
-  int begun_ = 0;  // those below have begun, or are gone
   int in_flight_ = 0;
   int gone_ = 0;
   int idle_ = 0;

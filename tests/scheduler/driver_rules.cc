@@ -15,11 +15,9 @@ void Driver::CheckRows(const RowGroup& group) {
   iteration.rows = true;
   switch (group.kind) {
     case RowGroup::Kind::kPrefill:
-      Require(!iteration.prefill, "one chunk of prefill at a time");
+      Require(group.rows > 0 && group.rows <= request.need.prompt_tokens - request.prefilled,
+              "a chunk is of the prompt");
       iteration.prefill = true;
-      Require(group.rows ==
-                  std::min(options().prefill_chunk, request.need.prompt_tokens - request.prefilled),
-              "a chunk is as large as it may be");
       request.slots = request.prefilled + group.rows;
       return;
     case RowGroup::Kind::kDecode:
@@ -40,6 +38,45 @@ void Driver::CheckRows(const RowGroup& group) {
       request.slots = request.full_slots() + group.rows;
       return;
   }
+}
+
+// Prompts share the rows of a chunk: the first has half of them, and the others theirs in the order
+// of what they have left.
+void Driver::CheckPrefills(const std::vector<RowGroup>& rows) const {
+  std::vector<int> given(requests_.size());
+  int all = 0;
+  for (const RowGroup& group : rows) {
+    if (group.kind == RowGroup::Kind::kPrefill) {
+      given[static_cast<std::size_t>(group.request)] = group.rows;
+      all += group.rows;
+    }
+  }
+  Require(all <= options().prefill_chunk, "prompts have the rows of one chunk");
+  if (history_.back().load) {
+    return;  // it had rows in the plan that began it
+  }
+  bool first = true;
+  int wanted = 0;
+  int served = 0;       // of who has rows, the most that are left
+  int unserved = 1000;  // of who has not all that it could, the fewest; but for the first
+  for (std::size_t i = 0; i < requests_.size(); ++i) {
+    const Request& request = requests_[i];
+    if (!request.running() || request.loading || !request.prefilling()) {
+      continue;
+    }
+    const int left = request.need.prompt_tokens - request.prefilled;
+    wanted += left;
+    if (first) {
+      Require(2 * given[i] >= std::min(2 * left, options().prefill_chunk),
+              "the first prompt has half of the rows");
+    } else {
+      served = given[i] > 0 ? std::max(served, left) : served;
+      unserved = given[i] < left ? std::min(unserved, left) : unserved;
+    }
+    first = false;
+  }
+  Require(all == std::min(wanted, options().prefill_chunk), "no rows are left to nobody");
+  Require(served <= unserved, "a prompt passes no shorter one");
 }
 
 void Driver::CheckDraft(const Request& request) const {

@@ -31,12 +31,19 @@ Bytes AnyBytes(std::uint64_t most) {
 
 std::vector<RequestNeed> AnyNeeds() {
   std::vector<RequestNeed> needs(static_cast<std::size_t>(AnyInt(1, 12)));
-  for (RequestNeed& need : needs) {
+  for (int i = 0; i < static_cast<int>(needs.size()); ++i) {
+    RequestNeed& need = needs[static_cast<std::size_t>(i)];
     need = {
         .prompt_tokens = AnyInt(1, 100), .max_tokens = AnyInt(1, 100), .resident = AnyBytes(2000)};
     need.memory = need.resident + AnyBytes(3000);
     if (AnyInt(0, 3) == 0) {
       need.draft_length = AnyInt(0, 8);
+    }
+    if (i > 0 && AnyInt(0, 3) == 0) {
+      const int other = AnyInt(0, i - 1);
+      const int most =
+          std::min(needs[static_cast<std::size_t>(other)].prompt_tokens, need.prompt_tokens);
+      need.shared = {.request = other, .tokens = AnyInt(1, most)};
     }
   }
   return needs;
@@ -169,6 +176,68 @@ RC_GTEST_PROP(Scheduler, WithRoomForAllLockstepVerifiesTogether, ()) {
     }
   }
   RC_ASSERT(together == requests);
+}
+
+// However long the prompts before it are, and however many.
+RC_GTEST_PROP(Scheduler, AShortPromptIsComputedAtOnce, ()) {
+  const int chunk = AnyInt(2, 64);
+  const int others = AnyInt(1, 6);
+  SchedulerOptions options = {.policy = *rc::gen::element(Policy::kVeriCache, Policy::kFull),
+                              .batch = others + 1,
+                              .prefill_chunk = chunk,
+                              .room = {1'000'000},
+                              .memory = {1'000'000},
+                              .reloads = *rc::gen::arbitrary<bool>(),
+                              .group = {1}};
+  Scheduler scheduler(options);
+  for (int i = 0; i < others; ++i) {
+    scheduler.Submit(i, {.prompt_tokens = AnyInt(3 * chunk, 1000)});
+  }
+  const int before = AnyInt(0, 1);
+  for (int i = 0; i < before; ++i) {
+    for (const RowGroup& group : scheduler.Plan().rows) {
+      scheduler.Prefilled(group.request, group.rows);
+    }
+    scheduler.EndIteration(0.1);
+  }
+  const int rows = AnyInt(1, chunk / 2);
+  scheduler.Submit(others, {.prompt_tokens = rows});
+  const std::vector<RowGroup>& planned = scheduler.Plan().rows;
+  RC_ASSERT(planned.back().request == others);
+  RC_ASSERT(planned.back().rows == rows);
+}
+
+// However many short ones come after it.
+RC_GTEST_PROP(Scheduler, ALongPromptHasHalfOfTheRows, ()) {
+  const int chunk = AnyInt(1, 64);
+  const int tokens = AnyInt(1, 1000);
+  Scheduler scheduler({.policy = Policy::kFull,
+                       .batch = 4,
+                       .prefill_chunk = chunk,
+                       .room = {1'000'000},
+                       .memory = {1'000'000}});
+  int submitted = 0;
+  scheduler.Submit(submitted++, {.prompt_tokens = tokens});
+  int iterations = 0;
+  for (int prefilled = 0; prefilled < tokens; ++iterations) {
+    while (scheduler.waiting() < 2) {
+      scheduler.Submit(submitted++, {.prompt_tokens = AnyInt(1, 20)});
+    }
+    std::vector<int> over;
+    for (const RowGroup& group : scheduler.Plan().rows) {
+      if (group.kind == RowGroup::Kind::kDecode) {
+        over.push_back(group.request);
+      } else {
+        scheduler.Prefilled(group.request, group.rows);
+        prefilled += group.request == 0 ? group.rows : 0;
+      }
+    }
+    scheduler.EndIteration(0.1);
+    for (const int request : over) {
+      scheduler.Finish(request);
+    }
+  }
+  RC_ASSERT(iterations <= 2 * tokens / chunk + 1);
 }
 
 // The same world has the same history: there is no clock in it, and no chance but the world's.

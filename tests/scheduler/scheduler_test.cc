@@ -249,20 +249,69 @@ TEST(Scheduler, WhatIsReadInPlaceIsVerifiedWithoutAReload) {
   }
 }
 
-TEST(Scheduler, TheNextRequestBeginsOnceTheFullCacheBeforeIsStored) {
-  Scheduler scheduler(Options(Policy::kVeriCache));
-  scheduler.Submit(3, kNeed);
-  scheduler.Submit(5, kNeed);
-  EXPECT_EQ(scheduler.Plan().admit, std::vector<int>{3});
-  scheduler.Prefilled(3, 8);
-  EndIteration(scheduler);
-  scheduler.Plan();
-  scheduler.Prefilled(3, 2);
-  EndIteration(scheduler);
-  EXPECT_TRUE(scheduler.Plan().admit.empty());
-  EndIteration(scheduler);
-  scheduler.Stored(3);
-  EXPECT_EQ(scheduler.Plan().admit, std::vector<int>{5});
+// The full caches of both prompts fit at once, or one.
+TEST(Scheduler, APromptBeginsOnceThereIsRoomForItsFullCache) {
+  for (const bool both : {true, false}) {
+    SchedulerOptions options = Options(Policy::kVeriCache);
+    options.room = {2 * 100 + (both ? 7 + 2 : 8) * 40U};
+    Scheduler scheduler(options);
+    const RequestNeed longer = {.prompt_tokens = 28, .max_tokens = 2, .resident = {100}};
+    const RequestNeed shorter = {.prompt_tokens = 6, .max_tokens = 2, .resident = {100}};
+    scheduler.Submit(3, longer);
+    scheduler.Submit(5, shorter);
+    const auto first = both ? std::vector<int>{3, 5} : std::vector<int>{3};
+    EXPECT_EQ(scheduler.Plan().admit, first);
+    scheduler.Prefilled(3, 28);
+    EndIteration(scheduler);
+    EXPECT_EQ(scheduler.Plan().admit, std::vector<int>{});
+    EXPECT_EQ(scheduler.active(), both ? 2 : 1);
+    EndIteration(scheduler);
+    scheduler.Stored(3);
+    scheduler.Plan();
+    EXPECT_EQ(scheduler.active(), 2);
+  }
+}
+
+// One that could only wait for others in fast memory waits outside.
+TEST(Scheduler, ALongPromptBeginsOnceItsTurnIsNear) {
+  for (const int left : {9, 3}) {
+    Scheduler scheduler(Options(Policy::kFull));
+    for (const int tokens : {20, 30, 15}) {
+      const int request = scheduler.waiting();
+      scheduler.Submit(request, {.prompt_tokens = tokens, .resident = {10}, .memory = {10}});
+    }
+    EXPECT_EQ(scheduler.Plan().admit, (std::vector<int>{0, 2}));  // the third is shorter
+    scheduler.Finish(2);
+    scheduler.Prefilled(0, 20 - left);
+    EndIteration(scheduler);
+    const auto next = left < 8 ? std::vector<int>{1} : std::vector<int>{};
+    EXPECT_EQ(scheduler.Plan().admit, next);
+  }
+}
+
+TEST(Scheduler, WhoSharesAPromptBeginsOnceThatIsComputed) {
+  for (const bool ends : {false, true}) {
+    SchedulerOptions options = Options(Policy::kFull);
+    Scheduler scheduler(options);
+    RequestNeed sharing = kNeed;
+    sharing.shared = {.request = 0, .tokens = 8};
+    scheduler.Submit(0, kNeed);
+    scheduler.Submit(1, sharing);
+    RequestNeed other = kNeed;
+    other.prompt_tokens = 5;
+    scheduler.Submit(2, other);
+    EXPECT_EQ(scheduler.Plan().admit, (std::vector<int>{0, 2}));
+    if (ends) {
+      scheduler.Finish(0);
+    } else {
+      scheduler.Prefilled(0, 4);
+      EndIteration(scheduler);
+      EXPECT_EQ(scheduler.Plan().admit, std::vector<int>{});
+      scheduler.Prefilled(0, 4);
+    }
+    EndIteration(scheduler);
+    EXPECT_EQ(scheduler.Plan().admit, std::vector<int>{1});
+  }
 }
 
 // A request whose prefill does not fit beside the reloads under way gets its memory when it begins.
@@ -299,7 +348,7 @@ TEST(Scheduler, BatchAndMemoryHoldOthersBack) {
     for (const int request : {0, 1, 2}) {
       scheduler.Submit(request, kNeed);
     }
-    for (const int request : {0, 1}) {  // one prompt after the other
+    for (const int request : {0, 1}) {  // one prompt after the other, since they are equally long
       EXPECT_EQ(scheduler.Plan().admit, std::vector<int>{request});
       scheduler.Prefilled(request, 10);
       EndIteration(scheduler);
