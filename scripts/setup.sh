@@ -25,6 +25,7 @@ LLAMA_FLAGS=(
 PACKAGES=(
   build-essential cmake ninja-build ccache git curl python3 python3-pip python3-venv
   libcli11-dev nlohmann-json3-dev libxxhash-dev libhwy-dev liburing-dev prometheus-cpp-dev
+  librsvg2-dev fonts-dejavu-core pkg-config
   libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev
   # Debian 12's plain clang-tidy and clang-format, 14, do not know all of C++20.
   clang-tidy-19 clang-format-19
@@ -200,12 +201,12 @@ make_prefix() {
   use_ccache
   quietly "configuring llama.cpp failed (above)" \
     cmake -S "$work/src" -B "$work/build" -G Ninja "${LLAMA_FLAGS[@]}" \
-    -DCMAKE_INSTALL_PREFIX="$prefix" \
+    -DCMAKE_INSTALL_PREFIX="$prefix" -DCMAKE_PROJECT_llama.cpp_INCLUDE="$ROOT/scripts/llama-parts/compile.cmake" \
     -DCMAKE_C_COMPILER_LAUNCHER=ccache -DCMAKE_CXX_COMPILER_LAUNCHER=ccache
   compile "$work/build"
   quietly "configuring further parts of llama.cpp failed (above)" \
     cmake -S "$ROOT/scripts/llama-parts" -B "$work/parts" -G Ninja -DLLAMA_SOURCE="$work/src" \
-    -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_COMPILER_LAUNCHER=ccache
+    -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE="-O1 -DNDEBUG" -DCMAKE_CXX_COMPILER_LAUNCHER=ccache
   compile "$work/parts"
   local built
   for built in build parts; do

@@ -19,7 +19,7 @@
 #include "cli/load_client.h"
 #include "cli/load_plot.h"
 #include "cli/output.h"
-#include "cli/whole_file.h"
+#include "cli/picture.h"
 #include "prompts/prompt_file.h"
 
 namespace vericache {
@@ -172,7 +172,7 @@ double Quantile(const std::vector<double>& sorted, double share) {
 
 void RunServeBench(const ServeBenchArguments& arguments) {
   const std::vector<LoadRequest> requests = MakeRequests(arguments);
-  std::optional<WholeFile> plot;
+  std::optional<PictureFile> plot;
   if (!arguments.plot.empty()) {
     plot.emplace(arguments.plot);
   }
@@ -270,7 +270,8 @@ void AddBenchServe(CLI::App& bench) {
       ->capture_default_str();
   command->add_option("--seed", arguments->seed, "Of the process")->capture_default_str();
   command->add_flag("--json", arguments->json, "Print JSON");
-  command->add_option("--plot", arguments->plot, "Write an SVG: the share of answers by time");
+  command->add_option("--plot", arguments->plot,
+                      "Draw the share of answers by time into this SVG or PNG");
   command->footer(
       "Examples:\n"
       "  vericache bench serve --text README.md --requests 100 --rate 2 --plot load.svg\n"

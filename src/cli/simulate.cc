@@ -6,8 +6,8 @@
 #include "cli/engine_arguments.h"
 #include "cli/model_arguments.h"
 #include "cli/output.h"
+#include "cli/picture.h"
 #include "cli/timeline.h"
-#include "cli/whole_file.h"
 #include "perfmodel/simulator.h"
 
 namespace vericache {
@@ -106,7 +106,7 @@ void RunSimulate(const SimulateArguments& arguments) {
       if (policies.size() > 1) {  // one file for each
         path.replace_filename(std::string(Name(policy)) + "-" + path.filename().string());
       }
-      WholeFile(path.string())
+      PictureFile(path.string())
           .Finish(TimelineSvg(
               spans, std::min(kTimelineRequests, options.requests), std::min(keep, result.seconds),
               std::string(Name(policy)) + ": " + options.model.name + " on " + options.device.name +
@@ -163,7 +163,7 @@ void AddSimulate(CLI::App& app) {
       ->capture_default_str();
   command->add_option(
       "--timeline", arguments->timeline,
-      "Draw drafts, reloads and verifies of the first requests into this SVG file; for "
+      "Draw drafts, reloads and verifies of the first requests into this SVG or PNG; for "
       "several policies into POLICY-FILE each");
   command->add_option("--timeline-end", arguments->timeline_end, "Seconds that it shows");
   command->footer(

@@ -113,6 +113,33 @@ TEST(CliSimulate, PlaysAndDraws) {
   }
 }
 
+std::uint32_t BigEndian(const std::string& bytes, std::size_t at) {
+  std::uint32_t number = 0;
+  for (std::size_t i = 0; i < 4; ++i) {
+    number = number << 8U | static_cast<unsigned char>(bytes.at(at + i));
+  }
+  return number;
+}
+
+// The same picture at twice the size.
+TEST(CliSimulate, DrawsPngsToo) {
+  const TempDir folder;
+  const auto draw = [&folder](const std::string& name) {
+    const std::string path = (folder.path() / name).string();
+    Json({"simulate", "--model-shape", "mistral-24b", "--context", "25000", "--requests", "10",
+          "--new-tokens", "100", "--policy", "vericache", "--timeline", path});
+    std::ifstream file(path, std::ios::binary);
+    return std::string{std::istreambuf_iterator<char>(file), {}};
+  };
+  const std::string svg = draw("timeline.svg");
+  const std::string png = draw("timeline.png");
+  EXPECT_EQ(png.substr(0, 8), "\x89PNG\r\n\x1a\n");
+  EXPECT_NE(svg.find("width=\"" + std::to_string(BigEndian(png, 16) / 2) + "\" height=\"" +
+                     std::to_string(BigEndian(png, 20) / 2) + "\""),
+            std::string::npos);
+  EXPECT_GT(png.size(), 20'000U);  // an empty one has a fifth
+}
+
 TEST(CliSimulate, RefusesNonsense) {
   const auto fails = [](const std::vector<std::string>& arguments, const std::string& word) {
     const ProgramResult result = RunProgram(arguments);
@@ -125,6 +152,7 @@ TEST(CliSimulate, RefusesNonsense) {
   fails({"simulate", "--model-shape", "qwen-8b", "--policy", "full,magic"}, "magic");
   fails({"simulate", "--model-shape", "qwen-8b", "--requests", "0"}, "--requests");
   fails({"simulate", "--model-shape", "llama-70b"}, "does not fit");
+  fails({"simulate", "--model-shape", "mistral-24b", "--timeline", "picture.jpg"}, ".png");
   fails({"predict", "--model-shape", "qwen-8b", "--batch", "few"}, "few");
   fails({"predict", "--model-shape", "qwen-8b", "--draft-length", "0"}, "--draft-length");
   fails({"predict", "--model-shape", "qwen-8b", "--acceptance", "1.5"}, "1.5");
