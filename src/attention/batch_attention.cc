@@ -227,6 +227,41 @@ void BatchAttention::RecordAttention(LayerId layer, const float* queries, int th
   }
 }
 
+bool BatchAttention::WantsHidden() const {
+  return std::ranges::any_of(tasks_, [](const AttentionTask& task) {
+    return task.taps != nullptr && task.taps->hidden.has_value();
+  });
+}
+
+void BatchAttention::RecordHidden(LayerId layer, const float* states, int thread, int /*threads*/) {
+  for (const AttentionTask& task : tasks_) {
+    if (thread == 0 && task.taps != nullptr && task.taps->hidden) {
+      HiddenStates& hidden = *task.taps->hidden;
+      hidden.Set(layer, task.first_position, task.rows,
+                 states + Size(task.first_row) * hidden.width());
+    }
+  }
+}
+
+const ScorePredictor* BatchAttention::predictor() const {
+  for (const AttentionTask& task : tasks_) {
+    if (task.taps != nullptr && task.taps->predicted) {
+      return &task.taps->predicted->predictor();
+    }
+  }
+  return nullptr;
+}
+
+void BatchAttention::RecordPredicted(LayerId layer, const float* scores, int thread,
+                                     int /*threads*/) {
+  for (const AttentionTask& task : tasks_) {
+    if (thread == 0 && task.taps != nullptr && task.taps->predicted) {
+      task.taps->predicted->Set(layer, task.first_position, task.rows,
+                                scores + Size(task.first_row) * Size(geometry_.kv_heads));
+    }
+  }
+}
+
 Partial BatchAttention::PartialAt(std::span<float> floats, int queries) const {
   const std::size_t n = Size(queries);
   return {.max = floats.subspan(0, n),

@@ -61,6 +61,13 @@ class BatchAttention {
   bool WantsAttention() const;
   void RecordAttention(LayerId layer, const float* queries, int thread, int threads);
 
+  // Whether a task wants the hidden states that the layer reads, [row][embedding]; and the network
+  // whose scores of them, [row][kv_head], tasks want, or nullptr.
+  bool WantsHidden() const;
+  void RecordHidden(LayerId layer, const float* states, int thread, int threads);
+  const ScorePredictor* predictor() const;
+  void RecordPredicted(LayerId layer, const float* scores, int thread, int threads);
+
   // out = softmax(q k^T / sqrt(head_dim)) v; queries and out are [row][head][head_dim].
   void Attend(LayerId layer, const float* queries, float* out, int thread, int threads);
 

@@ -2,8 +2,11 @@
 #pragma once
 
 #include <algorithm>
+#include <limits>
+#include <memory>
 #include <optional>
 
+#include "attention/hidden_taps.h"
 #include "attention/key_attention.h"
 #include "attention/query_statistics.h"
 #include "attention/query_tap.h"
@@ -19,14 +22,19 @@ struct TapNeeds {
   // tokens; 0: it does not.
   int repeated_chunk = 0;
   int verified_window = 0;  // after a verify, the queries of so many last positions
+  // What it says of every position, those of verifies included; nullptr: nothing.
+  std::shared_ptr<const ScorePredictor> predictor = nullptr;
 
   bool any() const {
     return query_window > 0 || query_statistics || attention_sums || repeated_chunk > 0 ||
-           verified_window > 0;
+           verified_window > 0 || predictor;
   }
   // Last positions of a prompt that are computed even where their keys and values are kept from an
   // earlier one.
   int least_computed() const {
+    if (predictor) {
+      return std::numeric_limits<int>::max();
+    }
     return std::max(
         {query_window, verified_window, query_statistics || attention_sums ? kStatisticsRows : 0});
   }
@@ -40,7 +48,8 @@ inline TapNeeds operator|(const TapNeeds& a, const TapNeeds& b) {
           .query_statistics = a.query_statistics || b.query_statistics,
           .attention_sums = a.attention_sums || b.attention_sums,
           .repeated_chunk = std::max(a.repeated_chunk, b.repeated_chunk),
-          .verified_window = std::max(a.verified_window, b.verified_window)};
+          .verified_window = std::max(a.verified_window, b.verified_window),
+          .predictor = a.predictor ? a.predictor : b.predictor};
 }
 
 // What was recorded of a prompt of `positions` positions, and of `verified` rows, at most, beyond
@@ -61,15 +70,20 @@ struct Taps {
     if (needs.attention_sums) {
       attention.emplace(geometry, heads, positions, KeyAttention::Over::kSum, threads);
     }
+    if (needs.predictor) {
+      predicted.emplace(needs.predictor, geometry);
+    }
   }
 
-  // From then on only queries are recorded.
+  // From then on only queries and predicted scores are recorded.
   bool prompt_is_done = false;
 
   std::optional<QueryTap> queries;
   std::optional<QueryStatistics> statistics;
   std::optional<KeyAttention> attention;  // of the prompt's rows
   std::optional<KeyAttention> repeated;   // see model/repeat.h
+  std::optional<PredictedScores> predicted;
+  std::optional<HiddenStates> hidden;  // no scorer's: for training
 };
 
 }  // namespace vericache

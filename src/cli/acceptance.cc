@@ -8,10 +8,11 @@
 #include "cli/acceptance_plot.h"
 #include "cli/commands.h"
 #include "cli/output.h"
+#include "cli/picture.h"
 #include "cli/weights_argument.h"
-#include "cli/whole_file.h"
 #include "engine/compressor_for.h"
 #include "evaluation/draft_quality.h"
+#include "model/score_predictor.h"
 #include "prompts/prompt_file.h"
 #include "prompts/workloads.h"
 
@@ -82,7 +83,9 @@ std::vector<NamedPrompt> GatherPrompts(const AcceptanceArguments& arguments,
 }
 
 // Every compressor at every keep ratio; those whose keep ratio is not asked for once.
-std::vector<Cell> Cells(const AcceptanceArguments& arguments, const Model& model) {
+// Of all, those that this model, or what is there for it, does not serve are left out, and named.
+std::vector<Cell> Cells(const AcceptanceArguments& arguments, const Model& model,
+                        std::string& left_out) {
   std::vector<std::string> names = arguments.compressors;
   const bool all = names.empty();
   if (all) {
@@ -103,9 +106,12 @@ std::vector<Cell> Cells(const AcceptanceArguments& arguments, const Model& model
       for (const double keep : asks ? arguments.keeps : std::vector<double>{1.0}) {
         cells.push_back({.compressor = name, .keep = keep, .by_prompt = {}});
       }
-    } catch (const UserError&) {  // the model's heads do not suit it
+    } catch (const UserError& error) {
       if (!all) {
         throw;
+      }
+      if (name.find('+') == std::string::npos) {
+        left_out += "\n" + name + " was left out: " + error.what();
       }
     }
   }
@@ -149,6 +155,7 @@ std::string Table(const std::vector<Cell>& cells, const std::vector<int>& draft_
       cells, [](const Cell& cell) { return MakeCompressor(cell.compressor).refreshes(); });
   if (refreshes) {
     rows[0].emplace_back("refresh");
+    rows[0].emplace_back("hook");
   }
   for (const Cell& cell : cells) {
     std::vector<std::string> row = {
@@ -167,6 +174,8 @@ std::string Table(const std::vector<Cell>& cells, const std::vector<int>& draft_
     if (refreshes) {
       const double seconds = Mean(cell.by_prompt, [](const auto& each) { return each.refresh_s; });
       row.push_back(seconds > 0.0 ? Fixed(1e3 * seconds, 0) + " ms" : "-");
+      const double hook = Mean(cell.by_prompt, [](const auto& each) { return each.hook_s; });
+      row.push_back(hook > 0.0 ? Fixed(1e6 * hook, 2) + " us" : "-");
     }
     rows.push_back(std::move(row));
   }
@@ -174,8 +183,7 @@ std::string Table(const std::vector<Cell>& cells, const std::vector<int>& draft_
 }
 
 // What compressors have to say of this model, each once.
-std::string Notes(const std::vector<Compressor>& compressors) {
-  std::string notes;
+std::string Notes(const std::vector<Compressor>& compressors, std::string notes) {
   for (std::size_t i = 0; i < compressors.size(); ++i) {
     const bool said = i > 0 && compressors[i].name == compressors[i - 1].name;
     if (!compressors[i].note.empty() && !said) {
@@ -209,6 +217,7 @@ nlohmann::ordered_json ToJson(const std::vector<Cell>& cells,
         object["full_cache_bytes"] = quality.full.count;
         object["compress_s"] = quality.compress_s;
         object["refresh_s"] = quality.refresh_s;
+        object["hook_s"] = quality.hook_s;
         results.push_back(std::move(object));
       }
     }
@@ -217,7 +226,7 @@ nlohmann::ordered_json ToJson(const std::vector<Cell>& cells,
 }
 
 void RunAcceptance(const AcceptanceArguments& arguments) {
-  std::optional<WholeFile> plot;
+  std::optional<PictureFile> plot;
   if (!arguments.plot.empty()) {
     plot.emplace(arguments.plot);
   }
@@ -225,12 +234,18 @@ void RunAcceptance(const AcceptanceArguments& arguments) {
                     {.threads = arguments.threads,
                      .weights = arguments.weights.For(arguments.model, arguments.threads)});
   const Tokenizer tokenizer(arguments.model);
-  std::vector<Cell> cells = Cells(arguments, model);
+  std::string left_out;
+  std::vector<Cell> cells = Cells(arguments, model, left_out);
   EvaluationOptions options{.new_tokens = arguments.new_tokens};
   std::vector<Compressor> compressors;
   for (const Cell& cell : cells) {
-    compressors.push_back(CompressorFor(cell.compressor, model));
-    options.needs = options.needs | compressors.back().needs();
+    Compressor& compressor = compressors.emplace_back(CompressorFor(cell.compressor, model));
+    const auto& network = options.needs.predictor;
+    if (compressor.predictor && network && compressor.predictor->path() != network->path()) {
+      throw UserError("the networks " + network->path() + " and " + compressor.predictor->path() +
+                      " cannot be judged at once");
+    }
+    options.needs = options.needs | compressor.needs();
   }
   options.repeat = RepeatPromptOf(tokenizer);
   options.is_end = [&tokenizer](TokenId token) { return tokenizer.IsEnd(token); };
@@ -287,7 +302,7 @@ void RunAcceptance(const AcceptanceArguments& arguments) {
     WriteOut(Dump(object, 2) + "\n");
   } else {
     WriteOut(FormatTable(about) + "\n" + Table(cells, arguments.draft_lengths) +
-             Notes(compressors));
+             Notes(compressors, left_out));
   }
 }
 
@@ -330,7 +345,7 @@ void AddAcceptance(CLI::App& app) {
       ->capture_default_str();
   command->add_flag("--json", arguments->json, "Print JSON");
   command->add_option("--plot", arguments->plot,
-                      "Draw accepted tokens over bytes into this SVG file");
+                      "Draw accepted tokens over bytes into this file, an SVG or a PNG");
   command->footer(
       "Examples:\n"
       "  vericache acceptance -m model.gguf --workloads extract,quote --context 2000\n"

@@ -23,6 +23,7 @@ void AddSimulate(CLI::App& app);
 void AddAcceptance(CLI::App& app);
 void AddTune(CLI::App& app);
 void AddCalibrate(CLI::App& app);
+void AddTrain(CLI::App& app);
 void AddWorkloads(CLI::App& app);
 
 }  // namespace vericache

@@ -27,6 +27,7 @@ int main(int argc, char** argv) {
   AddAcceptance(app);
   AddTune(app);
   AddCalibrate(app);
+  AddTrain(app);
   AddWorkloads(app);
   const auto commands = app.get_subcommands([](const CLI::App*) { return true; });
   if (argc > 1 && argv[1][0] != '-' &&

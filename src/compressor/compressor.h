@@ -56,6 +56,9 @@ class TokenScorer {
   virtual int recent(int /*count*/) const { return 0; }
   // Whether scores are sums of attention, to which the queries of each verify add theirs.
   virtual bool accumulates() const { return false; }
+  // Whether a network scores every position, those of verifies included, see Compressor::predictor:
+  // its file, "" for the one beside the model.
+  virtual std::optional<std::string> network() const { return std::nullopt; }
 
   virtual LayerScores Scores(const PromptView& prompt, LayerId layer) const = 0;
 };
@@ -103,12 +106,16 @@ struct Compressor {
   // each layer are written and read by, see CompressorFor.
   std::string calibration = "";
   KvQuantOfLayers kvquant = {};
+  std::shared_ptr<const ScorePredictor> predictor = nullptr;  // the scorer's, see CompressorFor
 
   // Whether the compressed cache is made anew after each verify.
-  bool refreshes() const { return refresh.blend > 0.0 || (scorer && scorer->accumulates()); }
+  bool refreshes() const {
+    return refresh.blend > 0.0 || (scorer && (scorer->accumulates() || scorer->network()));
+  }
   TapNeeds needs() const {
     const TapNeeds own = scorer ? scorer->needs() : TapNeeds{};
-    return own | TapNeeds{.verified_window = refresh.blend > 0.0 ? refresh.queries : 0};
+    return own | TapNeeds{.verified_window = refresh.blend > 0.0 ? refresh.queries : 0,
+                          .predictor = predictor};
   }
   int future_positions() const { return scorer ? scorer->future_positions() : 0; }
   // Whether the keep ratio that is asked for matters.

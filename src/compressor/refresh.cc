@@ -38,17 +38,25 @@ std::vector<float> Blend(std::span<const float> before, std::span<const float> a
 
 KvCache Refresh(const Compressor& compressor, RefreshState& state, const PromptView& now,
                 double keep, PagePool& pool) {
-  const bool accumulates = compressor.scorer->accumulates();
-  const auto blend = static_cast<float>(compressor.refresh.blend);
-  const int window = compressor.needs().verified_window;
   const int prompt = state.prompt;
-  const int first =
-      std::max({now.taps->queries->first(), now.positions - window, accumulates ? state.seen : 0});
-  const int rows = now.positions - first;
   const int more = now.positions - prompt;
   const auto count_of = [&](LayerId layer) {
     return KeptPositions(prompt, compressor.recipe(layer).keep.value_or(keep)) + more;
   };
+  if (compressor.scorer->network()) {
+    const auto predicted = [&](LayerId layer, int count) {
+      LayerScores scores = compressor.scorer->Scores(now, layer);
+      KeepRecent(scores, compressor.scorer->recent(count));
+      return scores;
+    };
+    return CompressBy(compressor, now.full, {.count = count_of, .scores = predicted}, pool);
+  }
+  const bool accumulates = compressor.scorer->accumulates();
+  const auto blend = static_cast<float>(compressor.refresh.blend);
+  const int window = compressor.needs().verified_window;
+  const int first =
+      std::max({now.taps->queries->first(), now.positions - window, accumulates ? state.seen : 0});
+  const int rows = now.positions - first;
   const auto scores_of = [&](LayerId layer, int count) {
     LayerScores result = WindowAttention(now, layer, first, rows, prompt);
     LayerScores& before = state.scores[static_cast<std::size_t>(Raw(layer))];

@@ -6,10 +6,11 @@
 
 namespace vericache {
 
-// The compressed cache of the positions that `now` has: as many of the prompt's as its own keep
-// ratio says, and all that came after. The prompt's are chosen by the blend of the scores in
-// `state` with the attention of the last queries; where the scorer accumulates, by the sum, which
-// `state` then has. now.taps holds the queries. Throws UserError where the pool has no room.
+// The compressed cache of the positions that `now` has: as many as the keep ratio says of the
+// prompt, and as many as came after. The latter are kept, and the prompt's are chosen by the blend
+// of the scores in `state` with the attention of the last queries; where the scorer accumulates, by
+// the sum, which `state` then has; where a network scores all positions, all are chosen by that.
+// now.taps holds the queries, or scores. Throws UserError where the pool has no room.
 KvCache Refresh(const Compressor& compressor, RefreshState& state, const PromptView& now,
                 double keep, PagePool& pool);
 

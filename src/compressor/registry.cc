@@ -8,6 +8,7 @@
 #include "compressor/compressor.h"
 #include "compressor/expected_attention.h"
 #include "compressor/h2o.h"
+#include "compressor/kvzap.h"
 #include "compressor/kvzip.h"
 #include "compressor/options.h"
 #include "compressor/profile.h"
@@ -59,6 +60,7 @@ constexpr std::array kScorers = {
     ScorerEntry{"snapkv", true, Make<SnapKv>},
     ScorerEntry{"expectedattention", true, Make<ExpectedAttention>},
     ScorerEntry{"kvzip", true, Make<KvZip>},
+    ScorerEntry{"kvzap", false, Make<KvZap>},
     ScorerEntry{"h2o", false, Make<H2o>},
 };
 

@@ -9,6 +9,7 @@
 #include "compressor/kvquant_calibration.h"
 #include "model/key_outliers.h"
 #include "model/rope.h"
+#include "model/score_predictor.h"
 
 namespace vericache {
 namespace {
@@ -50,6 +51,11 @@ Compressor CompressorFor(std::string_view name, const Model& model) {
   ProtectOutlierKeys(compressor, LayersWithKeyOutliers(model));
   if (compressor.IsKvQuant()) {
     PrepareKvQuant(compressor, model);
+  }
+  if (const auto network = compressor.scorer ? compressor.scorer->network() : std::nullopt) {
+    compressor.predictor = std::make_shared<const ScorePredictor>(
+        network->empty() ? PredictorFileOf(model.file().path().string()) : *network,
+        model.params());
   }
   const PackedFormats formats = compressor.packed_formats();
   for (int i = 0; i < geometry.layers; ++i) {

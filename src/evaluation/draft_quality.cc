@@ -121,7 +121,7 @@ DraftEvaluation::DraftEvaluation(Transformer& transformer, std::span<const Token
       return;
     }
     last = Rows(full_, std::span(&token, 1), position, 1,
-                options.needs.verified_window > 0 ? &taps_ : nullptr);
+                options.needs.verified_window > 0 || options.needs.predictor ? &taps_ : nullptr);
   }
 }
 
@@ -163,6 +163,7 @@ DraftQuality DraftEvaluation::Judge(const Compressor& compressor, double keep,
       quality.compress_s =
           SecondsSince(start) + (compressor.needs().repeated_chunk > 0 ? repeat_s_ : 0.0);
       quality.compressed = cache.bytes();
+      quality.hook_s = HookSeconds(compressor);
     }
     quality.rounds.push_back({.draft_length = draft_length});
     RunRounds(compressor, keep, std::move(state), std::move(cache), quality.rounds.back(),
@@ -189,6 +190,38 @@ double DraftEvaluation::Divergence(const Compressor& compressor, double keep) {
     }
   }
   return fed == 0 ? 0.0 : sum / fed;
+}
+
+double DraftEvaluation::HookSeconds(const Compressor& compressor) {
+  constexpr int kRows = 256;
+  constexpr int kTimes = 3;
+  if (!compressor.scorer || !(compressor.scorer->accumulates() || compressor.scorer->network())) {
+    return 0.0;
+  }
+  const ModelParams& params = transformer_.model().params();
+  const int positions = static_cast<int>(prompt_.size());
+  const int rows = std::min(kRows, positions);
+  KvCache cache(pool_, PageKind::kTransient, params.geometry(), full_.tail_layout().format());
+  if (!cache.AppendTail(full_, 0, positions - rows)) {
+    throw UserError("too little memory for the caches");
+  }
+  const auto tokens = std::span(prompt_).last(static_cast<std::size_t>(rows));
+  const auto seconds = [&](Taps* taps) {
+    const auto start = Clock::now();
+    Rows(cache, tokens, positions - rows, 1, taps);
+    const double took = SecondsSince(start);
+    cache.Truncate(rows);
+    return took;
+  };
+  double with = std::numeric_limits<double>::infinity();
+  double without = with;
+  for (int i = 0; i < kTimes; ++i) {
+    Taps taps(compressor.needs(), params.geometry(), params.heads, positions,
+              transformer_.threads());
+    with = std::min(with, seconds(&taps));
+    without = std::min(without, seconds(nullptr));
+  }
+  return std::max(0.0, with - without) / rows / params.layers;
 }
 
 void DraftEvaluation::RunRounds(const Compressor& compressor, double keep, RefreshState state,

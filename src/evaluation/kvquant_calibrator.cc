@@ -8,51 +8,12 @@
 #include "base/error.h"
 #include "base/size.h"
 #include "evaluation/kvquant_levels.h"
+#include "evaluation/text_windows.h"
 #include "kvcache/kv_cache.h"
 #include "model/rope.h"
 
 namespace vericache {
 namespace {
-
-// The contexts that texts are cut into.
-std::vector<std::span<const TokenId>> Windows(std::span<const std::vector<TokenId>> texts,
-                                              const CalibrationOptions& options, int context) {
-  const int window = std::min(options.window, context);
-  std::vector<std::span<const TokenId>> windows;
-  int left = options.tokens;
-  for (const std::vector<TokenId>& text : texts) {
-    std::span<const TokenId> rest = text;
-    // What is no group gives nothing.
-    while (static_cast<int>(rest.size()) > kGroupSlots && left > kGroupSlots) {
-      const std::size_t count = std::min({rest.size(), Size(window), Size(left)});
-      windows.push_back(rest.first(count));
-      rest = rest.subspan(count);
-      left -= static_cast<int>(count);
-    }
-  }
-  return windows;
-}
-
-void Prefill(Transformer& transformer, std::span<const TokenId> tokens, int chunk, KvCache& cache) {
-  const int count = static_cast<int>(tokens.size());
-  for (int done = 0; done < count;) {
-    const int rows = std::min(chunk, count - done);
-    if (!cache.Extend(rows)) {
-      throw UserError("too little memory for the caches");
-    }
-    std::vector<Position> positions;
-    positions.reserve(Size(rows));
-    for (int i = 0; i < rows; ++i) {
-      positions.push_back(Position{done + i});
-    }
-    const AttentionTask task{.cache = &cache, .first_row = 0, .rows = rows, .first_position = done};
-    transformer.Forward({.tokens = tokens.subspan(Size(done), Size(rows)),
-                         .positions = positions,
-                         .outputs = {},
-                         .tasks = {&task, 1}});
-    done += rows;
-  }
-}
 
 // The rows of a layer in whole groups, but the first row of each context: keys and values
 // [kv_head][row][head_dim], positions [kv_head][row].
@@ -124,7 +85,7 @@ std::vector<KvQuant> CalibrateKvQuant(Transformer& transformer,
                                       const std::function<void(int done, int total)>& on_progress) {
   const Model& model = transformer.model();
   const CacheGeometry geometry = model.params().geometry();
-  const auto windows = Windows(texts, options, model.params().context);
+  const auto windows = TextWindows(texts, options.tokens, options.window, model.params().context);
   std::size_t tokens = 0;
   for (const auto& window : windows) {
     tokens += window.size();

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "model/rope.h"
+#include "model/score_predictor.h"
 
 namespace vericache {
 namespace {
@@ -81,10 +82,10 @@ class Transformer::Builder {
     return Rotate(context_.get(), x, positions_, params_.rope, weights_.rope_factors());
   }
 
-  // Hands the queries to the taps that want them, after `before` was computed.
+  // Hands rows of numbers to the taps that want them, after `before` was computed.
   template <void (BatchAttention::*kRecord)(LayerId, const float*, int, int)>
-  void Record(LayerOp& op, ggml_tensor* query, ggml_tensor* before = nullptr) {
-    std::array<ggml_tensor*, 2> inputs = {query, before};
+  void Record(LayerOp& op, ggml_tensor* rows, ggml_tensor* before = nullptr) {
+    std::array<ggml_tensor*, 2> inputs = {rows, before};
     ggml_build_forward_expand(
         graph_,
         ggml_custom_4d(
@@ -143,7 +144,15 @@ class Transformer::Builder {
         query = Norm(query, layer.query_norm);
         key = Norm(key, layer.key_norm);
       }
-      if (layer_ops_[i].attention->WantsUnrotated()) {
+      const BatchAttention& attention = *layer_ops_[i].attention;
+      if (attention.WantsHidden()) {
+        Record<&BatchAttention::RecordHidden>(layer_ops_[i], normed);
+      }
+      if (const ScorePredictor* predictor = attention.predictor()) {
+        Record<&BatchAttention::RecordPredicted>(layer_ops_[i],
+                                                 predictor->Scores(c, static_cast<int>(i), normed));
+      }
+      if (attention.WantsUnrotated()) {
         Record<&BatchAttention::RecordUnrotated>(layer_ops_[i], query);
       }
       ggml_tensor* attended = Attention(layer_ops_[i], Rope(query), Rope(key), value,

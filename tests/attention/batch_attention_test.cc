@@ -24,7 +24,6 @@ using testing::BatchSpec;
 using testing::Iteration;
 using testing::OracleResult;
 using testing::RandomData;
-using testing::Size;
 using testing::VisibleRows;
 
 // Mostly the widest, which is the fastest and the one in use; the slow reference for few rows only.

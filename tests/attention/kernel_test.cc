@@ -21,7 +21,6 @@ namespace {
 using testing::OracleResult;
 using testing::OwnedPartial;
 using testing::RandomData;
-using testing::Size;
 using testing::VisibleRows;
 
 const AttentionKernel* FindKernel(const std::string& name) {

@@ -14,7 +14,6 @@ namespace vericache {
 namespace {
 
 using testing::RandomData;
-using testing::Size;
 
 RC_GTEST_PROP(KeyTiles, ProductsAreThoseOfTheKeysThatWereWritten, (std::uint32_t seed)) {
   RandomData random(seed);

@@ -13,7 +13,6 @@ namespace vericache {
 namespace {
 
 using testing::RandomData;
-using testing::Size;
 
 constexpr int kQueryHeads = 3;
 constexpr int kQueryDim = 32;

@@ -20,7 +20,6 @@ namespace vericache {
 namespace {
 
 using testing::RandomData;
-using testing::Size;
 
 StreamingLlm DefaultStreamingLlm() {
   MethodOptions none("streamingllm", "");

@@ -16,7 +16,6 @@ namespace vericache {
 namespace {
 
 using testing::RandomData;
-using testing::Size;
 
 constexpr int kDim = 16;
 

@@ -14,7 +14,6 @@ namespace vericache {
 namespace {
 
 using testing::RandomData;
-using testing::Size;
 
 std::string Written(const testing::TemporaryFolder& folder, const std::string& text) {
   const std::string path = (folder.path() / "profile.json").string();

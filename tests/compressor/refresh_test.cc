@@ -11,7 +11,6 @@ namespace vericache {
 namespace {
 
 using testing::RandomData;
-using testing::Size;
 
 constexpr CacheGeometry kTwoLayers = {.layers = 2, .kv_heads = 2, .head_dim = 32};
 constexpr int kHeads = 4;

@@ -17,7 +17,6 @@ namespace vericache {
 namespace {
 
 using testing::RandomData;
-using testing::Size;
 
 SnapKv DefaultSnapKv() {
   MethodOptions none("snapkv", "");

@@ -28,6 +28,8 @@ constexpr std::array kCompressors = {"none",
                                      "expectedattention:refresh=0.3",
                                      "kvzip:chunk=200",
                                      "kvzip:recent=4,refresh=0.5+kivi4",
+                                     "kvzap",
+                                     "kvzap+kivi4",
                                      "h2o",
                                      "h2o:recent=0+kivi2",
                                      "kivi4",
@@ -51,6 +53,18 @@ constexpr std::array kCompressors = {"none",
                                      "streamingllm+k=kivi2r,v=turboquant2",
                                      "snapkv:window=5,kernel=3+k=kivi4,v=q4",
                                      "streamingllm:sinks=1+kivi2:residual=32"};
+
+// The network that the name wants, written into `folder`.
+std::string WithNetwork(const std::string& name, const Model& model,
+                        const std::filesystem::path& folder) {
+  const std::string method = "kvzap";
+  if (!name.starts_with(method)) {
+    return name;
+  }
+  const std::string path = (folder / "network.gguf").string();
+  std::ofstream(path, std::ios::binary) << TinyPredictor(model.params());
+  return method + ":recent=7,network=" + path + name.substr(method.size());
+}
 
 // Uniform over [first, end) however small RapidCheck's size is; shrinks towards `first`.
 template <typename T>
@@ -169,6 +183,7 @@ RC_GTEST_PROP(LosslessProperty, EqualsFull, ()) {
   const int ends = *rc::gen::element(0, 150, 40);  // one token in so many ends a text
   options.is_end = [ends](TokenId token) { return ends > 0 && Raw(token) % ends == ends - 1; };
   const Model& model = LoadTiny(tiny);
+  options.compressor = WithNetwork(options.compressor, model, folder.path());
   std::vector<Prompt> prompts = AnyPrompts(tiny.vocabulary, most_tokens);
   if (Within(0, 2) == 0) {
     for (Prompt& prompt : prompts) {

@@ -13,7 +13,6 @@ namespace vericache {
 namespace {
 
 using testing::RandomData;
-using testing::Size;
 using Layers = std::vector<std::vector<LayerOption>>;
 
 // The least loss of all choices within the budget.

@@ -18,7 +18,6 @@ namespace vericache {
 namespace {
 
 using testing::RandomData;
-using testing::Size;
 
 constexpr NumberFormat kPlain[] = {NumberFormat::kF32, NumberFormat::kF16, NumberFormat::kBF16};
 

@@ -16,7 +16,6 @@ namespace vericache {
 namespace {
 
 using testing::RandomData;
-using testing::Size;
 
 constexpr double kHalfUnit = 0x1p-24;  // float32's relative rounding error
 

@@ -17,7 +17,6 @@ namespace vericache {
 namespace {
 
 using testing::RandomData;
-using testing::Size;
 
 constexpr CacheGeometry kGeometry = {.layers = 2, .kv_heads = 2, .head_dim = 32};
 constexpr KvFormat kF16 = {NumberFormat::kF16, NumberFormat::kF16};

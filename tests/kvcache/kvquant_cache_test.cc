@@ -16,7 +16,6 @@ namespace vericache {
 namespace {
 
 using testing::RandomData;
-using testing::Size;
 
 constexpr CacheGeometry kQuantGeometry = {.layers = 2, .kv_heads = 2, .head_dim = 32};
 constexpr KvFormat kTail = {NumberFormat::kF32, NumberFormat::kF16};

@@ -17,8 +17,6 @@
 namespace vericache {
 namespace {
 
-using testing::Size;
-
 constexpr int kDim = 32;
 
 // As the script draws.

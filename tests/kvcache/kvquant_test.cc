@@ -21,7 +21,6 @@ namespace {
 using testing::MakeRopeTable;
 using testing::RandomData;
 using testing::RotatedRow;
-using testing::Size;
 
 constexpr NumberFormat kFormats[] = {NumberFormat::kKvQuant4, NumberFormat::kKvQuant3,
                                      NumberFormat::kKvQuant2};

@@ -19,7 +19,6 @@ namespace {
 
 using testing::RandomData;
 using testing::RotatedBack;
-using testing::Size;
 
 double Norm(std::span<const float> row) {
   double square = 0.0;

@@ -24,7 +24,6 @@ namespace vericache {
 namespace {
 
 using testing::RandomData;
-using testing::Size;
 using testing::TemporaryFolder;
 
 constexpr std::size_t kKiB = 1024;

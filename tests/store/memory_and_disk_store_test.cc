@@ -25,7 +25,6 @@ using testing::Load;
 using testing::RandomData;
 using testing::RandomGroup;
 using testing::Save;
-using testing::Size;
 using testing::TemporaryFile;
 using testing::TemporaryFolder;
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "gguf.h"
+#include "model/score_predictor.h"
 
 namespace vericache {
 namespace {
@@ -275,6 +276,25 @@ const Model& LoadTiny(const TinyModel& model) {
     entry = std::make_unique<Model>(TinyGgufPath(model), ModelOptions{});
   }
   return *entry;
+}
+
+std::string TinyPredictor(const ModelParams& params, unsigned seed) {
+  constexpr int kHidden = 8;
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0.0F, 0.3F);
+  const auto numbers = [&](int count) {
+    std::vector<float> values(static_cast<std::size_t>(count));
+    std::ranges::generate(values, [&] { return normal(random); });
+    return values;
+  };
+  std::vector<PredictorValues> layers;
+  for (int i = 0; i < params.layers; ++i) {
+    layers.push_back({.up = numbers(kHidden * params.embedding),
+                      .up_bias = numbers(kHidden),
+                      .down = numbers(params.kv_heads * kHidden),
+                      .down_bias = numbers(params.kv_heads)});
+  }
+  return PredictorGguf("tiny", layers);
 }
 
 }  // namespace vericache

@@ -67,4 +67,7 @@ std::filesystem::path TinyGgufPath(const TinyModel& model);
 // The model, loaded once per process and kept.
 const Model& LoadTiny(const TinyModel& model);
 
+// The contents of a file of random networks for kvzap.
+std::string TinyPredictor(const ModelParams& params, unsigned seed = 1);
+
 }  // namespace vericache

@@ -7,12 +7,11 @@
 #include <span>
 #include <vector>
 
+#include "base/size.h"
 #include "base/types.h"
 #include "kvcache/kv_cache.h"
 
 namespace vericache::testing {
-
-inline std::size_t Size(int n) { return static_cast<std::size_t>(n); }
 
 // Normal numbers from a seed.
 class RandomData {

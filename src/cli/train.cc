@@ -1,0 +1,89 @@
+#include <algorithm>
+#include <memory>
+
+#include "base/threads.h"
+#include "cli/commands.h"
+#include "cli/output.h"
+#include "cli/whole_file.h"
+#include "evaluation/kvzap_trainer.h"
+#include "model/score_predictor.h"
+#include "prompts/prompt_file.h"
+
+namespace vericache {
+namespace {
+
+struct TrainArguments {
+  std::string model;
+  std::vector<std::string> texts;
+  std::string output;
+  TrainingOptions options;
+  int threads = HardwareThreads();
+};
+
+void RunKvZap(const TrainArguments& arguments) {
+  const std::string path =
+      arguments.output.empty() ? PredictorFileOf(arguments.model) : arguments.output;
+  WholeFile file(path);
+  const Model model(arguments.model, {.threads = arguments.threads, .weights = {.packed = true}});
+  const Tokenizer tokenizer(arguments.model);
+  std::vector<std::vector<TokenId>> texts;
+  texts.reserve(arguments.texts.size());
+  for (const std::string& text : arguments.texts) {
+    texts.push_back(tokenizer.Encode(ReadText(text), /*special=*/false));
+  }
+  Transformer transformer(model, arguments.threads);
+  ProgressBar progress;
+  const std::vector<Fit> fits =
+      TrainKvZap(transformer, texts, RepeatPromptOf(tokenizer), arguments.options,
+                 [&progress](int done, int total) { progress.Show("training", done, total); });
+  progress.Clear();
+  std::vector<PredictorValues> layers;
+  double sum = 0.0;
+  for (const Fit& fit : fits) {
+    layers.push_back(fit.values);
+    sum += fit.r2;
+  }
+  file.Finish(PredictorGguf(model.params().name, layers));
+  const auto least = std::ranges::min_element(fits, {}, &Fit::r2);
+  WriteOut(path + "\nof the scores' variance on text that was held out it tells " +
+           Fixed(100.0 * sum / static_cast<double>(fits.size()), 0) +
+           "% in the mean of the layers, and " + Fixed(100.0 * least->r2, 0) + "% in layer " +
+           std::to_string(least - fits.begin()) + ", the worst\n");
+}
+
+}  // namespace
+
+void AddTrain(CLI::App& app) {
+  CLI::App* group = app.add_subcommand("train", "Train what a compressor needs of a model");
+  group->require_subcommand(1);
+  CLI::App* command = group->add_subcommand(
+      "kvzap", "The networks of kvzap, which tell KVzip's scores while a prompt is computed");
+  const auto arguments = std::make_shared<TrainArguments>();
+  command->add_option("-m,--model", arguments->model, "GGUF file")->required();
+  command
+      ->add_option("--text", arguments->texts,
+                   "Text files, separated by spaces, such as the model will see; \"-\" reads "
+                   "standard input")
+      ->required();
+  command->add_option("-o,--out", arguments->output,
+                      "Where it is written (default: MODEL.kvzap.gguf, which is found there)");
+  command->add_option("--tokens", arguments->options.tokens, "Tokens that are looked at, at most")
+      ->check(CLI::Range(128, 1 << 20))
+      ->capture_default_str();
+  command->add_option("--window", arguments->options.window, "Tokens of one context, at most")
+      ->check(CLI::Range(64, 1 << 20))
+      ->capture_default_str();
+  command->add_option("--epochs", arguments->options.epochs, "How often all of them are seen")
+      ->check(CLI::Range(1, 10'000))
+      ->capture_default_str();
+  command->add_option("-t,--threads", arguments->threads, "Threads")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  command->footer(
+      "Example:\n"
+      "  vericache train kvzap -m model.gguf --text a.txt b.txt\n"
+      "  vericache generate -m model.gguf -f long.txt --compressor kvzap --keep 0.2");
+  command->callback([arguments] { RunKvZap(*arguments); });
+}
+
+}  // namespace vericache
