@@ -42,6 +42,9 @@ struct Bytes {
   friend constexpr Bytes operator*(Bytes a, std::uint64_t n) { return {a.count * n}; }
 };
 
+// For rates and shares.
+constexpr double Count(Bytes bytes) { return static_cast<double>(bytes.count); }
+
 // "93.8 MiB", for people.
 std::string HumanBytes(Bytes bytes);
 

@@ -41,11 +41,11 @@ void ProgressBar::Show(const std::string& what, int done, int total) {
   if (!terminal_ || total <= 0) {
     return;
   }
-  constexpr int kWidth = 30;
-  const int filled = static_cast<int>(static_cast<std::int64_t>(kWidth) * done / total);
+  constexpr int kBar = 30;
+  const int filled = static_cast<int>(static_cast<std::int64_t>(kBar) * done / total);
   std::fprintf(stderr, "\r\033[K%s [%s%s] %d/%d", what.c_str(),
                std::string(static_cast<std::size_t>(filled), '#').c_str(),
-               std::string(static_cast<std::size_t>(kWidth - filled), '.').c_str(), done, total);
+               std::string(static_cast<std::size_t>(kBar - filled), '.').c_str(), done, total);
   std::fflush(stderr);
   shown_ = true;
 }

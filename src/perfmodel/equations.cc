@@ -6,8 +6,6 @@
 namespace vericache {
 namespace {
 
-double Count(Bytes bytes) { return static_cast<double>(bytes.count); }
-
 // `rows` rows on the full cache and `drafts` on the compressed one.
 double Flops(const ModelShape& model, const Workload& workload, double rows, double drafts) {
   const double tokens = model.kv_per_token().count == 0

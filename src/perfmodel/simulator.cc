@@ -17,8 +17,6 @@ constexpr int kGroupTokens = 64;
 constexpr int kPrefillChunk = 2048;
 constexpr int kSamples = 2000;
 
-double Count(Bytes bytes) { return static_cast<double>(bytes.count); }
-
 struct SimRequest {
   double arrival = 0.0;
   int context = 0;

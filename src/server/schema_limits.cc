@@ -30,7 +30,7 @@ constexpr double kMostRepetitions = 2000;
 constexpr std::size_t kMostProperties = 128;
 // The converter matches names with a regular expression, which recurses.
 constexpr std::size_t kLongestName = 256;
-constexpr int kDeepest = 256;
+constexpr int kDeepestSchema = 256;
 
 bool IsRepetition(const std::string& key) {
   return key == "minLength" || key == "maxLength" || key == "minItems" || key == "maxItems";
@@ -48,7 +48,7 @@ class Walk {
 
   // `name`: bytes of the names on the way here.
   void Visit(const json& value, int depth, std::size_t name) {
-    if (depth > kDeepest) {
+    if (depth > kDeepestSchema) {
       Refuse("is nested too deeply, or contains itself");
     }
     if (value.is_object()) {
@@ -129,7 +129,7 @@ class Walk {
     for (const json* ref = Member(*schema, "$ref"); ref != nullptr && ref->is_string();
          ref = Member(*schema, "$ref")) {
       schema = &Target(*ref);
-      if (++depth > kDeepest) {
+      if (++depth > kDeepestSchema) {
         Refuse("has a $ref that leads to itself");
       }
     }
