@@ -26,6 +26,7 @@ void AddRows(const Taps& taps, LayerId layer, int kv_heads, LayerExamples& rows)
   const std::span<const float> states = taps.hidden->of(layer);
   rows.states.insert(rows.states.end(), states.begin(), states.end());
   std::vector<std::vector<float>> scores;
+  scores.reserve(Size(kv_heads));
   for (int head = 0; head < kv_heads; ++head) {
     scores.push_back(taps.repeated->weights(layer, head));
   }

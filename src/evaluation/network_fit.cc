@@ -200,6 +200,7 @@ Fit FitNetwork(const Examples& train, const Examples& held_out, const FitOptions
   // Hidden states are around zero; a few channels are far larger, and stay so.
   const double input_scale = 1.0 / ScaleOf(train.inputs, 0, 1).deviation;
   std::vector<Scale> scales;
+  scales.reserve(outputs);
   for (std::size_t o = 0; o < outputs; ++o) {
     scales.push_back(ScaleOf(train.outputs, o, outputs));
   }
