@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <memory>
 #include <span>
@@ -26,12 +27,15 @@ class PredictedScores {
   const ScorePredictor& predictor() const { return *predictor_; }
 
   // Of rows from `position` on: [row][kv_head]. Earlier ones of the same positions are forgotten.
+  // What is no number is worth least, and nothing more than what scorers keep surely.
   void Set(LayerId layer, int position, int rows, const float* scores) {
     std::vector<std::vector<float>>& heads = scores_[Size(Raw(layer))];
     for (std::size_t head = 0; head < heads.size(); ++head) {
       heads[head].resize(std::max(heads[head].size(), Size(position + rows)));
       for (std::size_t row = 0; row < Size(rows); ++row) {
-        heads[head][Size(position) + row] = scores[row * heads.size() + head];
+        const float score = scores[row * heads.size() + head];
+        heads[head][Size(position) + row] =
+            std::isfinite(score) ? std::clamp(score, -kMost, kMost) : -kMost;
       }
     }
   }
@@ -42,6 +46,8 @@ class PredictedScores {
   }
 
  private:
+  static constexpr float kMost = 1 << 20;
+
   std::shared_ptr<const ScorePredictor> predictor_;
   std::vector<std::vector<std::vector<float>>> scores_;  // [layer][kv_head][position]
 };

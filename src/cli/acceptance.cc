@@ -85,7 +85,7 @@ std::vector<NamedPrompt> GatherPrompts(const AcceptanceArguments& arguments,
 // Every compressor at every keep ratio; those whose keep ratio is not asked for once.
 // Of all, those that this model, or what is there for it, does not serve are left out, and named.
 std::vector<Cell> Cells(const AcceptanceArguments& arguments, const Model& model,
-                        std::string& left_out) {
+                        std::vector<std::string>& left_out) {
   std::vector<std::string> names = arguments.compressors;
   const bool all = names.empty();
   if (all) {
@@ -111,12 +111,15 @@ std::vector<Cell> Cells(const AcceptanceArguments& arguments, const Model& model
         throw;
       }
       if (name.find('+') == std::string::npos) {
-        left_out += "\n" + name + " was left out: " + error.what();
+        left_out.push_back(name + " was left out: " + error.what());
       }
     }
   }
   return cells;
 }
+
+// The part of a compressor's name that says what is looked at while a prompt is computed.
+std::string ScorerOf(const std::string& name) { return name.substr(0, name.find('+')); }
 
 template <typename Of>
 double Mean(const std::vector<DraftQuality>& qualities, const Of& of) {
@@ -183,7 +186,12 @@ std::string Table(const std::vector<Cell>& cells, const std::vector<int>& draft_
 }
 
 // What compressors have to say of this model, each once.
-std::string Notes(const std::vector<Compressor>& compressors, std::string notes) {
+std::string Notes(const std::vector<Compressor>& compressors,
+                  const std::vector<std::string>& left_out) {
+  std::string notes;
+  for (const std::string& each : left_out) {
+    notes += "\n" + each;
+  }
   for (std::size_t i = 0; i < compressors.size(); ++i) {
     const bool said = i > 0 && compressors[i].name == compressors[i - 1].name;
     if (!compressors[i].note.empty() && !said) {
@@ -234,7 +242,7 @@ void RunAcceptance(const AcceptanceArguments& arguments) {
                     {.threads = arguments.threads,
                      .weights = arguments.weights.For(arguments.model, arguments.threads)});
   const Tokenizer tokenizer(arguments.model);
-  std::string left_out;
+  std::vector<std::string> left_out;
   std::vector<Cell> cells = Cells(arguments, model, left_out);
   EvaluationOptions options{.new_tokens = arguments.new_tokens};
   std::vector<Compressor> compressors;
@@ -244,6 +252,9 @@ void RunAcceptance(const AcceptanceArguments& arguments) {
     if (compressor.predictor && network && compressor.predictor->path() != network->path()) {
       throw UserError("the networks " + network->path() + " and " + compressor.predictor->path() +
                       " cannot be judged at once");
+    }
+    if (network) {
+      compressor.predictor = network;  // once in memory
     }
     options.needs = options.needs | compressor.needs();
   }
@@ -261,11 +272,17 @@ void RunAcceptance(const AcceptanceArguments& arguments) {
     DraftEvaluation evaluation(transformer, prompt.tokens, options, [&](int done, int total) {
       progress.Show(prompt.workload + ": full cache", done, total);
     });
+    std::map<std::string, double> hooks;
     for (std::size_t i = 0; i < cells.size(); ++i) {
       progress.Show(prompt.workload + ": " + cells[i].compressor, static_cast<int>(i),
                     static_cast<int>(cells.size()));
-      cells[i].by_prompt.push_back(
+      DraftQuality& quality = cells[i].by_prompt.emplace_back(
           evaluation.Judge(compressors[i], cells[i].keep, arguments.draft_lengths));
+      const auto [hook, is_new] = hooks.try_emplace(ScorerOf(cells[i].compressor));
+      if (is_new) {
+        hook->second = evaluation.HookSeconds(compressors[i]);
+      }
+      quality.hook_s = hook->second;
     }
     const Repetition repetition = evaluation.repetition();
     about.push_back({prompt.workload, std::to_string(prompt.tokens.size()),
@@ -298,6 +315,7 @@ void RunAcceptance(const AcceptanceArguments& arguments) {
     nlohmann::ordered_json object;
     object["model"] = model.params().name;
     object["results"] = ToJson(cells, prompts);
+    object["left_out"] = left_out;
     object["workloads"] = std::move(workloads);
     WriteOut(Dump(object, 2) + "\n");
   } else {

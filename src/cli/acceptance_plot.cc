@@ -29,14 +29,6 @@ double Y(double accepted, int draft_length) {
   return kTop + kHeight * (1.0 - accepted / draft_length);
 }
 
-std::string Escaped(const std::string& text) {
-  std::string escaped;
-  for (const char c : text) {
-    escaped += c == '&' ? "&amp;" : c == '<' ? "&lt;" : c == '>' ? "&gt;" : std::string(1, c);
-  }
-  return escaped;
-}
-
 }  // namespace
 
 std::string AcceptanceSvg(const std::map<std::string, std::vector<PlotPoint>>& lines,
@@ -44,7 +36,7 @@ std::string AcceptanceSvg(const std::map<std::string, std::vector<PlotPoint>>& l
   const double height =
       std::max(kTop + kHeight + 50.0, kTop + 16.0 * static_cast<double>(lines.size()) + 20.0);
   std::string svg =
-      SvgBegin(kLeft + kWidth + kLegend, height) + SvgLabel(kLeft, 18.0, "start", Escaped(title));
+      SvgBegin(kLeft + kWidth + kLegend, height) + SvgLabel(kLeft, 18.0, "start", title);
   const std::string grid = "stroke=\"#dddddd\"";
   for (const double bytes : {0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0}) {
     svg += SvgLine(X(bytes), kTop, X(bytes), kTop + kHeight, grid) +
@@ -78,7 +70,7 @@ std::string AcceptanceSvg(const std::map<std::string, std::vector<PlotPoint>>& l
     const double y = kTop + 16.0 * static_cast<double>(index);
     svg += SvgLine(kLeft + kWidth + 12.0, y, kLeft + kWidth + 30.0, y,
                    "stroke=\"" + color + "\" stroke-width=\"3\"" + dash) +
-           SvgLabel(kLeft + kWidth + 36.0, y + 4.0, "start", Escaped(name));
+           SvgLabel(kLeft + kWidth + 36.0, y + 4.0, "start", name);
     ++index;
   }
   return svg + "</svg>\n";

@@ -27,7 +27,9 @@ cairo_status_t Append(void* bytes, const unsigned char* data, unsigned int size)
 std::string Png(const std::string& svg) {
   const std::unique_ptr<RsvgHandle, Unref> handle(rsvg_handle_new_from_data(
       reinterpret_cast<const guint8*>(svg.data()), svg.size(), /*error=*/nullptr));
-  Check(handle != nullptr, "our pictures are SVGs");
+  if (!handle) {
+    throw UserError("the picture has a name in it that is no text, so it cannot be drawn");
+  }
   rsvg_handle_set_dpi(handle.get(), kDotsPerInch);
   RsvgRectangle place{};
   gboolean has_width = 0;
@@ -46,7 +48,8 @@ std::string Png(const std::string& svg) {
   Check(rsvg_handle_render_document(handle.get(), cairo.get(), &place, /*error=*/nullptr) != 0,
         "our pictures can be drawn");
   std::string png;
-  cairo_surface_write_to_png_stream(surface.get(), Append, &png);
+  const cairo_status_t status = cairo_surface_write_to_png_stream(surface.get(), Append, &png);
+  Check(status == CAIRO_STATUS_SUCCESS, "memory for a picture");
   return png;
 }
 

@@ -1,3 +1,4 @@
+#include <deque>
 #include <filesystem>
 #include <memory>
 
@@ -91,10 +92,20 @@ void RunSimulate(const SimulateArguments& arguments) {
                                                  "p90", "p99", "first token p50", "link busy",
                                                  "late reloads", "fast memory"}};
   std::string details;
+  const bool draw = !arguments.timeline.empty();
+  std::deque<PictureFile> pictures;  // one for each
+  for (const Policy policy : policies) {
+    std::filesystem::path path = arguments.timeline;
+    if (policies.size() > 1) {
+      path.replace_filename(std::string(Name(policy)) + "-" + path.filename().string());
+    }
+    if (draw) {
+      pictures.emplace_back(path.string());
+    }
+  }
   for (const Policy policy : policies) {
     options.policy = policy;
     std::vector<TimelineSpan> spans;
-    const bool draw = !arguments.timeline.empty();
     const double keep = arguments.timeline_end > 0.0 ? arguments.timeline_end : 1e9;
     const SimulationResult result = Simulate(options, [&](const TimelineSpan& span) {
       if (draw && span.begin < keep && spans.size() < 400'000) {
@@ -102,15 +113,11 @@ void RunSimulate(const SimulateArguments& arguments) {
       }
     });
     if (draw) {
-      std::filesystem::path path = arguments.timeline;
-      if (policies.size() > 1) {  // one file for each
-        path.replace_filename(std::string(Name(policy)) + "-" + path.filename().string());
-      }
-      PictureFile(path.string())
-          .Finish(TimelineSvg(
-              spans, std::min(kTimelineRequests, options.requests), std::min(keep, result.seconds),
-              std::string(Name(policy)) + ": " + options.model.name + " on " + options.device.name +
-                  ", " + std::to_string(options.requests) + " requests"));
+      pictures.front().Finish(TimelineSvg(
+          spans, std::min(kTimelineRequests, options.requests), std::min(keep, result.seconds),
+          std::string(Name(policy)) + ": " + options.model.name + " on " + options.device.name +
+              ", " + std::to_string(options.requests) + " requests"));
+      pictures.pop_front();
     }
     all["results"].push_back(ResultJson(policy, result));
     rows.push_back({std::string(Name(policy)), Fixed(result.tokens_per_s(), 1),

@@ -15,9 +15,26 @@ std::string SvgLine(double x1, double y1, double x2, double y2, const std::strin
          "\" y2=\"" + Fixed(y2, 1) + "\" " + style + "/>\n";
 }
 
+namespace {
+
+std::string Escaped(const std::string& text) {
+  std::string escaped;
+  for (const char c : text) {
+    const bool control = static_cast<unsigned char>(c) < 0x20;
+    escaped += c == '&'   ? "&amp;"
+               : c == '<' ? "&lt;"
+               : c == '>' ? "&gt;"
+               : control  ? " "
+                          : std::string(1, c);
+  }
+  return escaped;
+}
+
+}  // namespace
+
 std::string SvgLabel(double x, double y, const std::string& anchor, const std::string& text) {
   return "<text x=\"" + Fixed(x, 1) + "\" y=\"" + Fixed(y, 1) + "\" text-anchor=\"" + anchor +
-         "\">" + text + "</text>\n";
+         "\">" + Escaped(text) + "</text>\n";
 }
 
 }  // namespace vericache

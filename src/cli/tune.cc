@@ -5,6 +5,7 @@
 #include "cli/commands.h"
 #include "cli/output.h"
 #include "cli/whole_file.h"
+#include "engine/compressor_for.h"
 #include "evaluation/tuner.h"
 #include "model/repeat.h"
 #include "prompts/prompt_file.h"
@@ -32,9 +33,9 @@ void RunTune(const TuneArguments& arguments) {
   for (const double budget : arguments.budgets) {
     files.push_back(std::make_unique<WholeFile>(FileOf(arguments, budget)));
   }
-  const Compressor scorer =
-      MakeCompressor(arguments.tuner.scorer.empty() ? "none" : arguments.tuner.scorer);
   const Model model(arguments.model, {.threads = arguments.threads, .weights = {.packed = true}});
+  const Compressor scorer =
+      CompressorFor(arguments.tuner.scorer.empty() ? "none" : arguments.tuner.scorer, model);
   const Tokenizer tokenizer(arguments.model);
   Transformer transformer(model, arguments.threads);
   EvaluationOptions options{.new_tokens = arguments.new_tokens};

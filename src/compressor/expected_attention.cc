@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstddef>
 #include <numeric>
 
 #include "attention/key_tiles.h"
@@ -11,20 +12,33 @@
 namespace vericache {
 namespace {
 
-// a b, or a b' where `transposed`, of square matrices.
-std::vector<float> Product(std::span<const float> a, std::span<const float> b, std::size_t dim,
-                           bool transposed) {
+// a b, of square matrices whose size is a multiple of kLanes.
+std::vector<float> Product(std::span<const float> a, std::span<const float> b, std::size_t dim) {
+  constexpr std::size_t kLanes = 16;  // sums at once
   std::vector<float> product(dim * dim);
   for (std::size_t i = 0; i < dim; ++i) {
-    for (std::size_t j = 0; j < dim; ++j) {
-      float sum = 0.0F;
+    for (std::size_t j = 0; j < dim; j += kLanes) {
+      std::array<float, kLanes> sums{};
       for (std::size_t k = 0; k < dim; ++k) {
-        sum += a[i * dim + k] * (transposed ? b[j * dim + k] : b[k * dim + j]);
+        const float* row = b.data() + k * dim + j;
+        for (std::size_t lane = 0; lane < kLanes; ++lane) {
+          sums[lane] += a[i * dim + k] * row[lane];
+        }
       }
-      product[i * dim + j] = sum;
+      std::ranges::copy(sums, product.begin() + static_cast<std::ptrdiff_t>(i * dim + j));
     }
   }
   return product;
+}
+
+std::vector<float> Transposed(std::span<const float> matrix, std::size_t dim) {
+  std::vector<float> transposed(dim * dim);
+  for (std::size_t i = 0; i < dim; ++i) {
+    for (std::size_t j = 0; j < dim; ++j) {
+      transposed[j * dim + i] = matrix[i * dim + j];
+    }
+  }
+  return transposed;
 }
 
 // The exponent of a key's expected weight is a quadratic form of the key: the mean of the rotated
@@ -39,7 +53,7 @@ Form FormOf(const PromptView& prompt, LayerId layer, int head) {
   const std::size_t dim = mean.size();
   const auto size = static_cast<float>(dim);
   const std::span<const float> rotation = prompt.future_rotation;
-  Form form{.rows = Product(Product(rotation, covariance, dim, false), rotation, dim, true)};
+  Form form{.rows = Product(Product(rotation, covariance, dim), Transposed(rotation, dim), dim)};
   for (float& number : form.rows) {
     number /= 2.0F * size;
   }

@@ -35,7 +35,7 @@ Engine::Engine(const Model& model, EngineOptions options, EngineEvents events)
     // And what a profile says, since its file may change.
     const std::string layers = ToText({.layers = compressor_.layers});
     const std::string compressed_as =
-        options_.policy == Policy::kFull
+        options_.policy == Policy::kFull || compressor_.refreshes()
             ? ""
             : options_.compressor + " " + std::to_string(options_.keep) + " " + layers;
     prefixes_.emplace(options_.prefixes, model, compressed_as, *link_);

@@ -197,7 +197,8 @@ void Prefixes::StartSave(Request& request) {
   const int chunks = static_cast<int>(request.prefix_keys.size()) - first;
   const PrefixKey whole = WholeKey(request.prompt.tokens, root_, compressed_as_);
   std::vector<std::byte> compressed;
-  if (request.compressed && !request.prefix_keys.empty() && !Has(whole)) {
+  if (!compressed_as_.empty() && request.compressed && !request.prefix_keys.empty() &&
+      !Has(whole)) {
     compressed = request.compressed->Saved();
   }
   if (chunks == 0 && compressed.empty()) {

@@ -163,7 +163,6 @@ DraftQuality DraftEvaluation::Judge(const Compressor& compressor, double keep,
       quality.compress_s =
           SecondsSince(start) + (compressor.needs().repeated_chunk > 0 ? repeat_s_ : 0.0);
       quality.compressed = cache.bytes();
-      quality.hook_s = HookSeconds(compressor);
     }
     quality.rounds.push_back({.draft_length = draft_length});
     RunRounds(compressor, keep, std::move(state), std::move(cache), quality.rounds.back(),

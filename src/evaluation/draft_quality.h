@@ -39,9 +39,7 @@ struct DraftQuality {
   Bytes full;
   double compress_s = 0.0;  // repeating the prompt included, where a scorer asks for it
   double refresh_s = 0.0;   // of a round, on average; 0 where nothing is refreshed
-  // What recording takes of each token of the prompt in each layer; 0 where the scorer does not
-  // watch the text while it is computed.
-  double hook_s = 0.0;
+  double hook_s = 0.0;      // see DraftEvaluation::HookSeconds; Judge leaves it
   // Of the tokens of the continuation: how often both caches' most likely token is the same, and
   // the mean of KL(full || compressed) in nats.
   double agreement = 0.0;
@@ -81,6 +79,11 @@ class DraftEvaluation {
   // round.
   double Divergence(const Compressor& compressor, double keep);
 
+  // What recording takes of each token of a prompt in each layer: the last tokens are computed
+  // again, with and without what the scorer asks for. 0 where the scorer does not watch the text
+  // while it is computed.
+  double HookSeconds(const Compressor& compressor);
+
   const std::vector<TokenId>& continuation() const { return continuation_; }
   Repetition repetition() const;
   double prefill_s() const { return prefill_s_; }
@@ -88,8 +91,6 @@ class DraftEvaluation {
  private:
   std::span<const float> Rows(KvCache& cache, std::span<const TokenId> tokens, int position,
                               int outputs, Taps* taps);
-  // The last tokens of the prompt are computed again, with and without what the scorer asks for.
-  double HookSeconds(const Compressor& compressor);
   PromptView View(int positions, std::span<const float> rotation = {}) const;
   KvCache MakeCompressed(const Compressor& compressor, double keep, RefreshState* state);
   void RunRounds(const Compressor& compressor, double keep, RefreshState state, KvCache cache,

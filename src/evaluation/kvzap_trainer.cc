@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/memory.h"
 #include "base/size.h"
 #include "evaluation/text_windows.h"
 
@@ -60,7 +61,14 @@ std::vector<Fit> TrainKvZap(Transformer& transformer, std::span<const std::vecto
       on_progress(++done, total);
     }
   };
+  const std::uint64_t floats = tokens * Size(params.embedding + params.kv_heads);
+  RequireMemory({floats * Size(params.layers) * sizeof(float)},
+                "the hidden states of " + std::to_string(tokens) + " tokens (see --tokens)");
   std::vector<LayerExamples> layers(Size(params.layers));
+  for (LayerExamples& layer : layers) {
+    layer.states.reserve(tokens * Size(params.embedding));
+    layer.scores.reserve(tokens * Size(params.kv_heads));
+  }
   for (const auto& window : windows) {
     PagePool pool({std::numeric_limits<std::uint64_t>::max()});
     KvCache cache(pool, PageKind::kTransient, params.geometry(), KvFormat{});
@@ -92,6 +100,10 @@ std::vector<Fit> TrainKvZap(Transformer& transformer, std::span<const std::vecto
                               {.hidden = std::max(8, params.embedding / kWidthOverHidden),
                                .epochs = options.epochs,
                                .threads = transformer.threads()}));
+    if (!std::isfinite(fits.back().r2)) {
+      throw UserError("the training of layer " + std::to_string(fits.size() - 1) +
+                      " leads nowhere; try other texts");
+    }
     tell();
   }
   return fits;

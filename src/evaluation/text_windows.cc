@@ -10,12 +10,15 @@ namespace vericache {
 std::vector<std::span<const TokenId>> TextWindows(std::span<const std::vector<TokenId>> texts,
                                                   int tokens, int window, int context) {
   std::vector<std::span<const TokenId>> windows;
+  const int most = std::min(window, context);
+  if (most <= kGroupSlots) {
+    return windows;
+  }
   int left = tokens;
   for (const std::vector<TokenId>& text : texts) {
     std::span<const TokenId> rest = text;
     while (static_cast<int>(rest.size()) > kGroupSlots && left > kGroupSlots) {
-      const std::size_t count =
-          std::min({rest.size(), Size(std::min(window, context)), Size(left)});
+      const std::size_t count = std::min({rest.size(), Size(most), Size(left)});
       windows.push_back(rest.first(count));
       rest = rest.subspan(count);
       left -= static_cast<int>(count);

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/size.h"
 #include "gguf.h"
+#include "model/gguf_file.h"
 
 namespace vericache {
 namespace {
@@ -79,6 +80,7 @@ ScorePredictor::ScorePredictor(const std::string& path, const ModelParams& param
     throw UserError(
         path + ": there is no such file; vericache train kvzap -m MODEL --text FILES makes it");
   }
+  const GgufFile whole(path);  // all of it is there
   ggml_context* weights = nullptr;
   const Gguf gguf(gguf_init_from_file(path.c_str(), {.no_alloc = false, .ctx = &weights}));
   weights_.reset(weights);
@@ -86,7 +88,7 @@ ScorePredictor::ScorePredictor(const std::string& path, const ModelParams& param
     throw UserError(path + ": is no network for this model's KVzap: " + why);
   };
   if (!gguf) {
-    refuse("it is no GGUF, or damaged");
+    refuse("it cannot be read");
   }
   for (std::size_t i = 0; i < Size(params.layers); ++i) {
     std::int64_t hidden = -1;  // as the layer's first tensor says
@@ -98,7 +100,8 @@ ScorePredictor::ScorePredictor(const std::string& path, const ModelParams& param
       }
       hidden = hidden < 0 ? tensor->ne[1] : hidden;
       if (tensor->type != GGML_TYPE_F32 || tensor->ne[0] != (columns < 0 ? hidden : columns) ||
-          tensor->ne[1] != (rows < 0 ? hidden : rows) || tensor->ne[2] != 1) {
+          tensor->ne[1] != (rows < 0 ? hidden : rows) || tensor->ne[2] != 1 || tensor->ne[3] != 1 ||
+          hidden < 1) {
         refuse(name + " has another shape");
       }
       return tensor;

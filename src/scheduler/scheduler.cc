@@ -136,7 +136,8 @@ std::deque<Scheduler::Waiting>::const_iterator Scheduler::NextWaiting() const {
   int oldest = 0;
   int all = 0;
   for (const auto& [request, job] : active_) {
-    if (job.phase == Phase::kPrefill || job.phase == Phase::kLoading) {
+    // What comes from a store takes no rows meanwhile, but the room for its full cache.
+    if (job.phase == Phase::kPrefill || (job.phase == Phase::kLoading && job.storing)) {
       const int left = job.need.prompt_tokens - job.prefilled;
       oldest = all == 0 ? left : oldest;
       all += left;
@@ -153,11 +154,12 @@ std::deque<Scheduler::Waiting>::const_iterator Scheduler::NextWaiting() const {
 // Whoever runs must find room for its own full cache when it is its turn; and where others hold
 // room for their prefills already, whoever verifies must find it beside all of these.
 bool Scheduler::HasRoom(const Job& job) const {
+  const bool verifies = Verifies(options_.policy);
   const Bytes own = job.stays ? Bytes{} : Staying(job.need);
   Bytes largest = own;
   Bytes beside = job.prefill;
   for (const auto& [request, other] : active_) {
-    if (!other.stays) {
+    if (!other.stays && verifies) {
       largest = std::max(largest, Staying(other.need));
       beside = other.storing ? beside : std::max(beside, job.prefill + Staying(other.need));
     }
@@ -165,6 +167,11 @@ bool Scheduler::HasRoom(const Job& job) const {
   return resident_ + job.need.resident + largest <= options_.room &&
          (storing_ == 0 || resident_ + job.need.resident + prefill_ + beside <= options_.room) &&
          memory_ + job.need.memory <= options_.memory;
+}
+
+// Beside all that is held or promised.
+bool Scheduler::HasRoomNow(Bytes room) const {
+  return resident_ + room + prefill_ + std::max(transient_, rings_.peak_memory()) <= options_.room;
 }
 
 void Scheduler::AdmitNew() {
@@ -176,7 +183,7 @@ void Scheduler::AdmitNew() {
     }
     const int request = next->request;
     Job job{.need = next->need};
-    if (all_stay) {
+    if (all_stay && HasRoomNow(NeededRoom(next->need))) {
       job.stays = true;
       job.need.resident = NeededRoom(next->need);
       job.need.memory += Staying(next->need);
@@ -209,8 +216,7 @@ void Scheduler::AdmitNew() {
 
 // New reservations leave out what a prefill claims, and the old ones run off, so its turn comes.
 void Scheduler::BeginClaimed() {
-  if (claiming_ && at(*claiming_).phase != Phase::kLeaving &&
-      resident_ + prefill_ + std::max(transient_, rings_.peak_memory()) <= options_.room) {
+  if (claiming_ && at(*claiming_).phase != Phase::kLeaving && HasRoomNow({})) {
     plan_.admit.push_back(*claiming_);
     claiming_.reset();
   }

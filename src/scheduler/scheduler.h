@@ -253,6 +253,7 @@ class Scheduler {
   bool MakeRoom(Bytes room, Bytes memory);
   void Park(Job& job, int request);
   bool HasRoom(const Job& job) const;
+  bool HasRoomNow(Bytes room) const;
   void AdmitNew();
   void BeginClaimed();
   bool VerifiesNow(Job& job, bool lockstep_due);

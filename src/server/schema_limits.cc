@@ -93,8 +93,19 @@ class Walk {
     }
   }
 
+  void CheckOrder(const json& schema, const char* least, const char* most) const {
+    const json* low = Member(schema, least);
+    const json* high = Member(schema, most);
+    if (low != nullptr && high != nullptr && low->is_number() && high->is_number() &&
+        low->get<double>() > high->get<double>()) {
+      Refuse(std::string("has a ") + least + " above its " + most);
+    }
+  }
+
   void VisitObject(const json& schema, int depth, std::size_t name) {
     Spend(kObject + name / kNameBytes);
+    CheckOrder(schema, "minLength", "maxLength");
+    CheckOrder(schema, "minItems", "maxItems");
     for (const auto& [key, value] : schema.items()) {
       CheckName(key);
       if (key == "$ref" && value.is_string()) {

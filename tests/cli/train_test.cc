@@ -65,10 +65,10 @@ TEST_F(CliTrain, WritesWhereItIsTold) {
 
 TEST_F(CliTrain, RefusesWhatIsNoNetworkForTheModel) {
   const std::string path = (folder_.path() / "network.gguf").string();
-  WriteText(path, "no GGUF");
+  WriteText(path, "something else");
   const ProgramResult text = Generate("kvzap:network=" + path);
   EXPECT_EQ(text.exit_code, 2);
-  EXPECT_NE(text.err.find("no GGUF"), std::string::npos) << text.err;
+  EXPECT_NE(text.err.find("not a GGUF"), std::string::npos) << text.err;
   const ProgramResult model = Generate("kvzap:network=" + model_);
   EXPECT_EQ(model.exit_code, 2);
   EXPECT_NE(model.err.find("layers.0.up.weight"), std::string::npos) << model.err;

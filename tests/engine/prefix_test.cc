@@ -35,6 +35,40 @@ class PrefixReuse : public testing::TestWithParam<const char*> {
   TempDir folder_;
 };
 
+// Together: who shares waits for the part that is being computed, whoever goes on or away.
+TEST(SharedPrefix, IsComputedOnceByPromptsThatComeTogether) {
+  const Model& model = LoadTiny({});
+  const std::vector<Result> full = RunFull(model, Prompts());
+  for (const bool cancelled : {false, true}) {
+    EngineOptions options = VeriCacheOptions("snapkv+kivi4", 0.5, 6);
+    options.prefixes = MakePrefixStore("memory:64MiB");
+    options.batch = 3;
+    options.prefill_chunk = 64;
+    std::vector<Result> results(3);
+    Engine engine(model, options, {.on_finish = [&results](int index, const Result& result) {
+                    results[static_cast<std::size_t>(index)] = result;
+                  }});
+    for (const Prompt& prompt : Prompts()) {
+      engine.Submit(prompt);
+    }
+    for (int i = 0; i < 5; ++i) {
+      engine.Step();
+    }
+    if (cancelled) {  // it has computed a half of what is shared
+      EXPECT_TRUE(engine.Cancel(0));
+    }
+    while (engine.Step()) {
+    }
+    // Who goes on after a cancelled one takes over what is left of it, if anything, and gives
+    // what all share.
+    EXPECT_EQ(results[2].reused_tokens, 512);
+    EXPECT_EQ(results[1].reused_tokens, cancelled ? 0 : 512);
+    for (std::size_t i = cancelled ? 1 : 0; i < full.size(); ++i) {
+      EXPECT_EQ(Difference({full[i]}, {results[i]}), "") << i;
+    }
+  }
+}
+
 TEST_P(PrefixReuse, LaterPromptsComputeOnlyTheirOwnPart) {
   const Model& model = LoadTiny({});
   const std::vector<Result> full = RunFull(model, Prompts());

@@ -31,6 +31,7 @@ bool Driver::Step() {
   EndTransfers();
   AbortSome();
   history_.push_back({.start = now_});
+  NoteWhoWaits();
   const auto before = std::chrono::steady_clock::now();
   const IterationPlan& plan = scheduler_.Plan();
   planning_ += std::chrono::steady_clock::now() - before;
@@ -182,21 +183,28 @@ bool Driver::WaitsForShared(const Request& request) const {
   return other.begun ? !other.ended && (other.loading || other.prefilled < tokens) : !other.gone;
 }
 
+// A request may be picked some iterations before there is room for it to begin.
+void Driver::NoteWhoWaits() {
+  for (Request& each : requests_) {
+    each.waited = each.waited || (!each.begun && WaitsForShared(each));
+    computed_ = computed_ || (each.running() && each.prefilling());
+  }
+}
+
 // Requests begin in order, but that a shorter prompt may pass longer ones while others are
 // computed.
 void Driver::CheckOrder(int index) const {
-  const auto computed = [](const Request& each) { return each.running() && each.prefilling(); };
-  const bool busy = std::ranges::any_of(requests_, computed);
+  const Request& request = requests_.at(static_cast<std::size_t>(index));
   for (int i = 0; i < index; ++i) {
     const Request& before = requests_.at(static_cast<std::size_t>(i));
-    const Request& request = requests_.at(static_cast<std::size_t>(index));
-    Require(before.begun || before.gone || WaitsForShared(before) ||
-                (busy && request.need.prompt_tokens < before.need.prompt_tokens),
+    Require(before.begun || before.gone || before.waited || WaitsForShared(before) ||
+                (computed_ && request.need.prompt_tokens < before.need.prompt_tokens),
             "requests begin in order");
   }
 }
 
 void Driver::Begin(int index) {
+  NoteWhoWaits();  // others have begun in this plan
   CheckOrder(index);
   ++in_flight_;
   Request& request = at(index);

@@ -74,6 +74,7 @@ class Driver {
     bool begun = false;
     bool ended = false;  // and gone once nothing of it moves any more
     bool gone = false;
+    bool waited = false;   // for what it shares, once
     bool loading = false;  // a part of the prompt comes over the link
     int copies = 0;        // that are under way
     int prefilled = 0;
@@ -107,6 +108,7 @@ class Driver {
   }
   // Whether what it shares with another one's prompt is not there yet.
   bool WaitsForShared(const Request& request) const;
+  void NoteWhoWaits();
   void CheckOrder(int index) const;
   Request& at(int request) { return requests_.at(static_cast<std::size_t>(request)); }
   Bytes Groups(int slots) const;
@@ -142,6 +144,7 @@ class Driver {
   VirtualLink to_fast_memory_;
   VirtualLink to_store_;
   double now_ = 0.0;
+  bool computed_ = false;  // a prompt, once
   int in_flight_ = 0;
   int gone_ = 0;
   int idle_ = 0;

@@ -267,6 +267,7 @@ TEST(AnswerFormat, RefusesSchemasThatCostTooMuch) {
       {{"$ref", "#/node"}, {"node", ObjectOf(1, {{"allOf", {{{"$ref", "#/node"}}}}})}},
       {{"$ref", "#/nowhere"}},
       {{"type", "string"}, {"minLength", 5}, {"maxLength", 3}},
+      {{"type", "string"}, {"minLength", 5}, {"maxLength", 0}},
       {{"type", "string"}, {"pattern", "^a{5,3}$"}},
       {{"type", "array"}, {"items", null}, {"minItems", 70}, {"maxItems", 60}},
       {{"anyOf", {{{"type", "string"}, {"pattern", "^[\"\\]]\"(a|b){100,3}$"}}, null}}},
