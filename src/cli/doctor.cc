@@ -8,8 +8,10 @@
 #include "base/memory.h"
 #include "base/threads.h"
 #include "cli/commands.h"
+#include "cli/model_arguments.h"
 #include "cli/output.h"
 #include "cli/weights_argument.h"
+#include "evaluation/machine_costs.h"
 #include "model/backend.h"
 #include "model/model.h"
 
@@ -91,6 +93,8 @@ void RunDoctor(const DoctorArguments& arguments) {
   const Bytes cache_per_token =
       Bytes{PlainCacheBytes(params.geometry(), {}, kPageSlots).count / kPageSlots};
   const double bandwidth = MeasureReadBandwidth(arguments.threads);
+  Transformer transformer(model, arguments.threads);
+  const MachineCosts costs = MeasureCosts(transformer);
 
   if (arguments.json) {
     nlohmann::ordered_json object;
@@ -105,6 +109,11 @@ void RunDoctor(const DoctorArguments& arguments) {
     object["read_bandwidth_bytes_per_s"] = bandwidth;
     object["memory_bytes"] = AvailableMemory().count;
     object["product_flops_per_s"] = ProductFlops(model.reports());
+    // For predict, beside bandwidth and memory.
+    object["flops"] = 2.0 * ShapeOfFile(arguments.model).parameters / costs.row_s;
+    object["iteration_s"] = costs.iteration_s;
+    object["draft_cache_bandwidth"] = costs.draft_cache_bytes_per_s;
+    object["verify_cache_bandwidth"] = costs.verify_cache_bytes_per_s;
     object["weight_types"] = nlohmann::ordered_json::array();
     for (const TypeReport& report : model.reports()) {
       object["weight_types"].push_back(TypeJson(report));
@@ -135,6 +144,12 @@ void RunDoctor(const DoctorArguments& arguments) {
            {"ggml instruction sets", GgmlInstructionSets()},
            {"read bandwidth", Fixed(bandwidth / 1e9, 1) + " GB/s with " +
                                   std::to_string(arguments.threads) + " threads"},
+           {"iterations", Fixed(1e3 * costs.iteration_s, 1) + " ms, and " +
+                              Fixed(1e3 * costs.row_s, 2) + " ms for each row"},
+           {"attention over f16", Fixed(costs.draft_cache_bytes_per_s / 1e9, 1) +
+                                      " GB/s by one row, " +
+                                      Fixed(costs.verify_cache_bytes_per_s / 1e9, 1) + " GB/s by " +
+                                      std::to_string(MachineCosts::kRows)},
            {"weight products", Fixed(ProductFlops(model.reports()) / 1e9, 1) + " GFLOP/s at " +
                                    std::to_string(kFlopsRows) + " rows"}})
           .c_str());

@@ -7,7 +7,6 @@
 #include "model/params.h"
 
 namespace vericache {
-namespace {
 
 ModelShape ShapeOfFile(const std::string& path) {
   const GgufFile file(path);
@@ -30,8 +29,6 @@ ModelShape ShapeOfFile(const std::string& path) {
   }
   return shape;
 }
-
-}  // namespace
 
 void ModelArguments::AddTo(CLI::App& command) {
   command

@@ -9,6 +9,9 @@
 
 namespace vericache {
 
+// Of a GGUF file. Throws UserError as GgufFile does.
+ModelShape ShapeOfFile(const std::string& path);
+
 struct ModelArguments {
   std::string device = "rtx-pro-6000";
   std::string shape;

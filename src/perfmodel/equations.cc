@@ -20,7 +20,9 @@ double RowFlops(const ModelShape& model, double cached_tokens) {
   return 2.0 * model.parameters + 4.0 * model.layers * model.heads * model.head_dim * cached_tokens;
 }
 
-double IterationTime::iter() const { return std::max({gpu, xfer, compute}); }
+double IterationTime::iter() const {
+  return std::max(xfer, in_turn ? gpu + compute : std::max(gpu, compute));
+}
 
 IterationTime PredictIteration(Policy policy, const DeviceProfile& device, const ModelShape& model,
                                const Workload& workload, double batch) {
@@ -28,6 +30,20 @@ IterationTime PredictIteration(Policy policy, const DeviceProfile& device, const
   const double full = batch * Count(workload.full_cache);
   const double x = workload.draft_length;
   IterationTime time;
+  if (device.in_turn()) {
+    const bool verifies = Verifies(policy);
+    const double cached = policy == Policy::kFull ? 1.0 : workload.compression;
+    const double drafts = verifies ? batch * x / (x + 1.0) : batch;
+    const double verifies_s = full / ((x + 1.0) * device.verify_cache_bandwidth);
+    time.in_turn = true;
+    time.gpu = drafts * cached * Count(workload.full_cache) / device.draft_cache_bandwidth +
+               (verifies ? verifies_s : 0.0);
+    time.xfer = verifies ? full / (x * device.link_bandwidth) : 0.0;
+    // A verify has x + 1 rows, in one of x + 1 iterations.
+    time.compute = device.iteration_s +
+                   (drafts + (verifies ? batch : 0.0)) * 2.0 * model.parameters / device.flops;
+    return time;
+  }
   switch (policy) {
     case Policy::kFull:
       time.gpu = (weights + full) / device.memory_bandwidth;
@@ -58,6 +74,15 @@ double TokensPerIteration(Policy policy, const AcceptanceModel& acceptance, int 
 
 double CriticalRatio(const DeviceProfile& device, const ModelShape& model, const Workload& workload,
                      double batch) {
+  if (device.in_turn()) {
+    Workload none = workload;
+    none.compression = 0.0;
+    const IterationTime time = PredictIteration(Policy::kVeriCache, device, model, none, batch);
+    none.compression = 1.0;
+    const double of_drafts =
+        PredictIteration(Policy::kVeriCache, device, model, none, batch).gpu - time.gpu;
+    return (time.xfer - time.gpu - time.compute) / of_drafts;
+  }
   return (device.rho() - 1.0) / workload.draft_length -
          Count(model.weights) / (batch * Count(workload.full_cache));
 }
@@ -88,6 +113,17 @@ BatchLimit LargestBatch(Policy policy, const DeviceProfile& device, const ModelS
     ++limit.by_memory;
   }
   limit.batch = limit.by_memory;
+  if (device.in_turn()) {
+    // Both grow by the same with every request.
+    const IterationTime none = PredictIteration(policy, device, model, workload, 0.0);
+    const IterationTime one = PredictIteration(policy, device, model, workload, 1.0);
+    const double excess = one.xfer - (one.gpu + one.compute - none.gpu - none.compute);
+    if (excess > 0.0) {
+      limit.by_link = std::max(1, static_cast<int>((none.gpu + none.compute) / excess));
+      limit.batch = std::min(limit.batch, *limit.by_link);
+    }
+    return limit;
+  }
   // T_xfer <= T_gpu: B KV (1 / (x BW_inter) - (c + 1/x) / BW_hbm) <= M / BW_hbm.
   const double excess = full * (1.0 / (x * device.link_bandwidth) -
                                 (workload.compression + 1.0 / x) / device.memory_bandwidth);

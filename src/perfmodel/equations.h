@@ -25,7 +25,8 @@ struct IterationTime {
   double gpu = 0.0;      // (M + B KV_full (c + 1/x)) / BW_hbm
   double xfer = 0.0;     // B KV_full / (x BW_inter)
   double compute = 0.0;  // FLOPs over the peak
-  double iter() const;   // the largest: they run at the same time
+  bool in_turn = false;  // gpu is attention alone then, and compute all else
+  double iter() const;   // the largest: they run at the same time, but for gpu and compute in turn
 };
 
 // Equation (3) for the policy vericache; for full and lossy the same without verifies and reloads.

@@ -116,6 +116,11 @@ DeviceProfile ReadDevice(const std::string& path) {
   device.link_bandwidth = Number(object, path, {"link_bandwidth"}, device.memory_bandwidth);
   device.near_bandwidth = Number(object, path, {"near_bandwidth"}, device.near_bandwidth);
   device.far_bandwidth = Number(object, path, {"far_bandwidth"}, device.far_bandwidth);
+  if (object.contains("draft_cache_bandwidth")) {
+    device.draft_cache_bandwidth = Number(object, path, {"draft_cache_bandwidth"}, 0.0);
+    device.verify_cache_bandwidth = Number(object, path, {"verify_cache_bandwidth"}, 0.0);
+    device.iteration_s = Number(object, path, {"iteration_s"}, 1e-9);
+  }
   return device;
 }
 

@@ -16,9 +16,17 @@ struct DeviceProfile {
   double flops = 0.0;             // peak of dense 16-bit products, 1/s
   double near_bandwidth = 40e9;   // from a KV store to devices beside it, bytes/s
   double far_bandwidth = 1.2e9;   // to devices far from it, bytes/s
+  // Where the same cores multiply and read caches in turn, as a CPU's do, and this was measured:
+  // bytes of caches that attention goes over, by one row of a request each and by a verify, 1/s,
+  // and what an iteration takes besides, whatever its rows, weights' reading included. Of 0 caches
+  // are read at memory_bandwidth, and all overlaps.
+  double draft_cache_bandwidth = 0.0;
+  double verify_cache_bandwidth = 0.0;
+  double iteration_s = 0.0;
 
   // BW_hbm / BW_inter.
   double rho() const { return memory_bandwidth / link_bandwidth; }
+  bool in_turn() const { return draft_cache_bandwidth > 0.0; }
 };
 
 struct ModelShape {
@@ -40,6 +48,7 @@ struct ModelShape {
 // A known device ("rtx-pro-6000", "2xh100-nvl", …) or a JSON file: `name`, `memory_bytes`,
 // `memory_bandwidth`, `link_bandwidth`, `flops`, and optionally `near_bandwidth`, `far_bandwidth`.
 // `vericache doctor --json` is such a file but for the link, which is then memory's own speed.
+// `draft_cache_bandwidth`, `verify_cache_bandwidth` and `iteration_s` count where it has them.
 // Throws UserError, listing the known ones, for anything else.
 DeviceProfile FindDevice(const std::string& name_or_file);
 

@@ -185,22 +185,32 @@ class Simulation {
     scheduler_.EndIteration(std::nullopt);
   }
 
-  bool Compute(const IterationPlan& plan) {
+  double Seconds(const IterationPlan& plan) const {
+    const DeviceProfile& device = options_.device;
     double bytes = Count(options_.model.weights);
     double flops = 0.0;
+    double in_turn = device.iteration_s;
     for (const RowGroup& group : plan.rows) {
       const SimRequest& request = requests_[Index(group.request)];
       const bool draft = group.kind == RowGroup::Kind::kDraft;
       const int cached = request.cached() + (draft ? request.drafted : 0);
-      bytes += Count(draft ? CompressedBytes(cached) : FullBytes(cached));
+      const double read = Count(draft ? CompressedBytes(cached) : FullBytes(cached));
+      bytes += read;
       flops +=
           group.rows * RowFlops(options_.model, draft ? options_.compression * cached : cached);
+      in_turn +=
+          group.rows * RowFlops(options_.model, 0.0) / device.flops +
+          read / (group.rows == 1 ? device.draft_cache_bandwidth : device.verify_cache_bandwidth);
     }
+    return device.in_turn() ? in_turn
+                            : std::max(bytes / device.memory_bandwidth, flops / device.flops);
+  }
+
+  bool Compute(const IterationPlan& plan) {
     if (plan.rows.empty()) {
       return false;
     }
-    const double seconds =
-        std::max(bytes / options_.device.memory_bandwidth, flops / options_.device.flops);
+    const double seconds = Seconds(plan);
     const double begin = now_;
     now_ += seconds;
     ++result_.iterations;

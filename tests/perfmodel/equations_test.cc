@@ -79,6 +79,47 @@ RC_GTEST_PROP(CriticalRatio, IsWhereTheTermsMeet, ()) {
   RC_ASSERT(excess(critical + 0.01) > 0.0);
 }
 
+// A device whose cores multiply and read caches in turn.
+DeviceProfile Processor() {
+  return {.name = "processor",
+          .memory = {64 * kGiga},
+          .memory_bandwidth = 20e9,
+          .link_bandwidth = 0.5e9,
+          .flops = 1e11,
+          .draft_cache_bandwidth = 10e9,
+          .verify_cache_bandwidth = 5e9,
+          .iteration_s = 0.02};
+}
+
+// 100 MB at c = 0.1, x = 9; 8 requests, 0.1e9 weights: 7.2 draft rows and 8 of verifies, of 2 ms.
+TEST(PredictIteration, AddsWhatIsDoneInTurn) {
+  const ModelShape model{.weights = {kGiga / 10}, .parameters = 1e8};
+  const Workload workload{.full_cache = {kGiga / 10}, .compression = 0.1, .draft_length = 9};
+  const IterationTime time =
+      PredictIteration(Policy::kVeriCache, Processor(), model, workload, 8.0);
+  EXPECT_NEAR(time.gpu, 7.2 * 1e7 / 10e9 + 0.8 * 1e8 / 5e9, 1e-9);
+  EXPECT_NEAR(time.compute, 0.02 + 15.2 * 2e8 / 1e11, 1e-9);
+  EXPECT_NEAR(time.xfer, 0.8e9 / (9.0 * 0.5e9), 1e-9);
+  EXPECT_NEAR(time.iter(), time.xfer, 1e-9);
+  EXPECT_NEAR(PredictIteration(Policy::kFull, Processor(), model, workload, 8.0).iter(),
+              0.02 + 8.0 * (2e8 / 1e11 + 1e8 / 10e9), 1e-9);
+  // The link binds up to the critical ratio, and from a certain batch on.
+  Workload critical = workload;
+  critical.compression = CriticalRatio(Processor(), model, workload, 8.0);
+  const IterationTime both =
+      PredictIteration(Policy::kVeriCache, Processor(), model, critical, 8.0);
+  EXPECT_NEAR(both.gpu + both.compute, both.xfer, 1e-9);
+  const BatchLimit limit = LargestBatch(Policy::kVeriCache, Processor(), model, workload);
+  ASSERT_TRUE(limit.by_link.has_value());
+  const auto binds = [&](double batch) {
+    const IterationTime at =
+        PredictIteration(Policy::kVeriCache, Processor(), model, workload, batch);
+    return at.xfer > at.gpu + at.compute;
+  };
+  EXPECT_FALSE(binds(*limit.by_link));
+  EXPECT_TRUE(binds(*limit.by_link + 1));
+}
+
 TEST(LargestBatch, FullAndLossyFillMemory) {
   const Workload workload = FiveGigabytes();
   EXPECT_EQ(LargestBatch(Policy::kFull, Workstation(), Weights(48), workload).batch, 9);
