@@ -34,12 +34,16 @@ void RunTune(const TuneArguments& arguments) {
     files.push_back(std::make_unique<WholeFile>(FileOf(arguments, budget)));
   }
   const Model model(arguments.model, {.threads = arguments.threads, .weights = {.packed = true}});
-  const Compressor scorer =
-      CompressorFor(arguments.tuner.scorer.empty() ? "none" : arguments.tuner.scorer, model);
   const Tokenizer tokenizer(arguments.model);
   Transformer transformer(model, arguments.threads);
   EvaluationOptions options{.new_tokens = arguments.new_tokens};
-  options.needs = scorer.needs();
+  for (const std::string& scorer : arguments.tuner.scorers) {
+    const Compressor compressor = CompressorFor(scorer.empty() ? "none" : scorer, model);
+    options.needs = options.needs | compressor.needs();
+    // Where it blends, it is also tried with a refresh at each verify.
+    options.needs.verified_window =
+        std::max(options.needs.verified_window, RefreshOptions::kQueries);
+  }
   options.is_end = [&tokenizer](TokenId token) { return tokenizer.IsEnd(token); };
   options.repeat = RepeatPromptOf(tokenizer);
   ProgressBar progress;
@@ -87,8 +91,8 @@ void AddTune(CLI::App& app) {
       ->delimiter(',')
       ->check(CLI::Range(0.001, 1.0))
       ->capture_default_str();
-  command->add_option("--scorer", arguments->tuner.scorer, "Drop method; \"\" for none")
-      ->capture_default_str();
+  command->add_option("--scorers", arguments->tuner.scorers,
+                      "Drop methods to choose from, separated by spaces; \"\" for none");
   command->add_option("--keep", arguments->tuner.keeps, "Keep ratios to choose from, by commas")
       ->delimiter(',')
       ->check(CLI::Range(1e-6, 1.0))
