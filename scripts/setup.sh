@@ -61,7 +61,7 @@ has_sha256() { echo "$2  $1" | sha256sum --check --status; }
 compile() {
   local quiet=()
   [[ -t 2 ]] || quiet=(-- --quiet)
-  cmake --build "$1" "${quiet[@]}" >&2 || fail "compiling failed; the compiler's message is above"
+  cmake --build "$1" "${quiet[@]}" >&2 || fail "compiling was interrupted, or failed with the compiler's message above"
 }
 
 # The libraries are built for this CPU (GGML_NATIVE), so its instruction set is part of every key.

@@ -64,16 +64,26 @@ std::vector<Policy> PoliciesOf(const std::vector<std::string>& names) {
   return policies;
 }
 
+namespace {
+
+std::string KnownCompressors() {
+  std::string known;
+  for (const std::string& name : CompressorNames()) {
+    known += (known.empty() ? "" : ", ") + name;
+  }
+  return known;
+}
+
+}  // namespace
+
 EngineArguments::EngineArguments() { options.threads = HardwareThreads(); }
 
 void EngineArguments::AddTo(CLI::App& command) {
   command
       .add_option("--compressor", options.compressor,
-                  "none, a drop method (streamingllm, snapkv, expectedattention, kvzip, h2o), a "
-                  "format (q8, "
-                  "q4, kivi4, kivi2, or one "
-                  "each, k=q8,v=q4) or both (snapkv+kivi4); with options: "
-                  "snapkv:window=64,kernel=7")
+                  "A drop method, a format (or one each: k=q8,v=q4), both (snapkv+kivi4), none, or "
+                  "profile:FILE; with options where wanted: snapkv:window=64,kernel=7. Known are " +
+                      KnownCompressors())
       ->capture_default_str();
   command.add_option("--keep", options.keep, "Share of the positions to keep, in (0, 1]")
       ->capture_default_str();

@@ -38,7 +38,15 @@ std::string FormatTable(const std::vector<std::vector<std::string>>& rows) {
 ProgressBar::ProgressBar() : terminal_(isatty(STDERR_FILENO) != 0) {}
 
 void ProgressBar::Show(const std::string& what, int done, int total) {
-  if (!terminal_ || total <= 0) {
+  if (total <= 0) {
+    return;
+  }
+  if (!terminal_) {
+    constexpr double kSeconds = 20.0;  // from one line to the next
+    if (SecondsSince(told_) >= kSeconds) {
+      std::fprintf(stderr, "%s: %d of %d\n", what.c_str(), done, total);
+      told_ = Clock::now();
+    }
     return;
   }
   constexpr int kBar = 30;

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/json_text.h"
 #include "engine/engine.h"
 #include "model/tokenizer.h"
@@ -16,7 +17,7 @@ std::string FormatTable(const std::vector<std::vector<std::string>>& rows);
 // A number with so many digits after the point.
 std::string Fixed(double value, int digits);
 
-// A progress bar on standard error; nothing where that is not a terminal.
+// A progress bar on standard error; where that is not a terminal, a line now and then.
 class ProgressBar {
  public:
   ProgressBar();
@@ -26,6 +27,7 @@ class ProgressBar {
  private:
   bool terminal_;
   bool shown_ = false;
+  Clock::time_point told_ = Clock::now();
 };
 
 // The text of emitted tokens, without the token that ended it.

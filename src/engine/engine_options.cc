@@ -1,5 +1,7 @@
 #include "engine/engine_options.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "compressor/compressor.h"
 #include "ggml.h"
@@ -11,6 +13,10 @@ namespace {
 constexpr int kMaxDraftLength = 1024;
 
 }  // namespace
+
+double KeepOf(const EngineOptions& options, int prompt) {
+  return std::clamp(static_cast<double>(kPageSlots) / prompt, options.keep, 1.0);
+}
 
 void ValidateOptions(const EngineOptions& options) {
   if (!(options.keep > 0.0 && options.keep <= 1.0)) {

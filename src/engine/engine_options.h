@@ -34,6 +34,10 @@ struct EngineOptions {
   RepeatPrompt repeat;                    // for compressors that have the model repeat a prompt
 };
 
+// The share of a prompt of so many tokens that a drop method keeps: options.keep, but a page of
+// slots at least, since fewer would free nothing.
+double KeepOf(const EngineOptions& options, int prompt);
+
 // Throws UserError, naming the option, where one is out of range or the compressor unknown.
 void ValidateOptions(const EngineOptions& options);
 

@@ -119,7 +119,7 @@ void Engine::MakeCompressed(Request& request) {
                                          .positions = request.prompt_size(),
                                          .heads = model_.params().heads,
                                          .future_rotation = rotation},
-                                        options_.keep, fast_pool_,
+                                        KeepOf(options_, request.prompt_size()), fast_pool_,
                                         compressor_.refreshes() ? &request.refresh : nullptr));
   }
   if (compressor_.refreshes()) {
@@ -243,7 +243,7 @@ void Engine::Repair(Request& request, int first_position, int kept) {
                                         .taps = request.taps.get(),
                                         .positions = first_position + kept,
                                         .heads = model_.params().heads},
-                                       options_.keep, fast_pool_));
+                                       KeepOf(options_, request.prompt_size()), fast_pool_));
     return;
   }
   Check(request.compressed->AppendTail(*request.full, first_position, kept) &&

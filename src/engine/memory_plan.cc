@@ -26,9 +26,10 @@ CacheNeed PlanCaches(const CacheGeometry& geometry, KvFormat full_format,
   Bytes fast;
   for (int i = 0; i < geometry.layers; ++i) {
     const LayerRecipe recipe = compressor.recipe(LayerId{i});
-    const int kept = compressor.scorer
-                         ? KeptPositions(positions, recipe.keep.value_or(options.keep))
-                         : positions;
+    const int kept =
+        compressor.scorer
+            ? KeptPositions(positions, recipe.keep.value_or(KeepOf(options, positions)))
+            : positions;
     // What is drafted is never more than may still be emitted.
     const int grown = kept + new_tokens;
     if (!recipe.format) {

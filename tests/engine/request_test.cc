@@ -154,5 +154,18 @@ TEST(Stop, AnywhereLeavesPoolsClean) {
   EXPECT_GT(stopped, 20);
 }
 
+// Dropping from less than a page would free nothing, and cost all drafts.
+TEST(ShortPrompts, AreKeptAsAWhole) {
+  const Model& model = LoadTiny({});
+  for (const char* compressor : {"streamingllm", "snapkv", "expectedattention", "h2o"}) {
+    const EngineOptions options = VeriCacheOptions(compressor, 0.05, 6);
+    for (const int tokens : {5, 64}) {
+      const std::vector<Result> results = RunEngine(
+          model, options, {{.id = "", .tokens = RandomTokens(tokens, 320, 4), .max_tokens = 40}});
+      EXPECT_GT(AcceptanceOf(results).share(), 0.9) << compressor << ' ' << tokens;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace vericache
