@@ -91,8 +91,9 @@ void AddTune(CLI::App& app) {
       ->delimiter(',')
       ->check(CLI::Range(0.001, 1.0))
       ->capture_default_str();
-  command->add_option("--scorers", arguments->tuner.scorers,
-                      "Drop methods to choose from, separated by spaces; \"\" for none");
+  command->add_option(
+      "--scorers", arguments->tuner.scorers,
+      "Drop methods to choose from, separated by spaces (default: snapkv); \"\" for none");
   command->add_option("--keep", arguments->tuner.keeps, "Keep ratios to choose from, by commas")
       ->delimiter(',')
       ->check(CLI::Range(1e-6, 1.0))

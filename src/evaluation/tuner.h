@@ -15,7 +15,7 @@ namespace vericache {
 
 struct TunerOptions {
   // As in a compressor's name; "": nothing is dropped.
-  std::vector<std::string> scorers = {"snapkv", "expectedattention"};
+  std::vector<std::string> scorers = {"snapkv"};
   std::vector<double> keeps = {0.5, 0.25, 0.1, 0.05};
   std::vector<NumberFormat> keys = {NumberFormat::kQ8, NumberFormat::kKivi4, NumberFormat::kTurbo4,
                                     NumberFormat::kTurbo3, NumberFormat::kKivi2};
