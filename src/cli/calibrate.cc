@@ -1,36 +1,29 @@
 #include <memory>
 
-#include "base/threads.h"
 #include "cli/commands.h"
 #include "cli/output.h"
+#include "cli/text_arguments.h"
 #include "cli/whole_file.h"
 #include "compressor/kvquant_calibration.h"
 #include "evaluation/kvquant_calibrator.h"
-#include "prompts/prompt_file.h"
 
 namespace vericache {
 namespace {
 
 struct CalibrateArguments {
-  std::string model;
-  std::vector<std::string> texts;
-  std::string output;
+  TextArguments text;
   CalibrationOptions options;
-  int threads = HardwareThreads();
 };
 
 void RunKvQuant(const CalibrateArguments& arguments) {
-  const std::string path =
-      arguments.output.empty() ? CalibrationFileOf(arguments.model) : arguments.output;
+  const std::string path = arguments.text.output.empty() ? CalibrationFileOf(arguments.text.model)
+                                                         : arguments.text.output;
   WholeFile file(path);
-  const Model model(arguments.model, {.threads = arguments.threads, .weights = {.packed = true}});
-  const Tokenizer tokenizer(arguments.model);
-  std::vector<std::vector<TokenId>> texts;
-  texts.reserve(arguments.texts.size());
-  for (const std::string& text : arguments.texts) {
-    texts.push_back(tokenizer.Encode(ReadText(text), /*special=*/false));
-  }
-  Transformer transformer(model, arguments.threads);
+  const Model model(arguments.text.model,
+                    {.threads = arguments.text.threads, .weights = {.packed = true}});
+  const Tokenizer tokenizer(arguments.text.model);
+  const std::vector<std::vector<TokenId>> texts = arguments.text.Tokens(tokenizer);
+  Transformer transformer(model, arguments.text.threads);
   ProgressBar progress;
   const std::vector<KvQuant> layers = CalibrateKvQuant(
       transformer, texts, arguments.options,
@@ -48,27 +41,12 @@ void AddCalibrate(CLI::App& app) {
   CLI::App* command = group->add_subcommand(
       "kvquant", "Levels, and ranges of key channels, for kvquant4, kvquant3 and kvquant2");
   const auto arguments = std::make_shared<CalibrateArguments>();
-  command->add_option("-m,--model", arguments->model, "GGUF file")->required();
-  command
-      ->add_option("--text", arguments->texts,
-                   "Text files, separated by spaces, such as the model will see; \"-\" reads "
-                   "standard input")
-      ->required();
-  command->add_option("-o,--out", arguments->output,
-                      "Where it is written (default: MODEL.kvquant.json, which is found there)");
-  command->add_option("--tokens", arguments->options.tokens, "Tokens that are looked at, at most")
-      ->check(CLI::Range(64, 1 << 20))
-      ->capture_default_str();
-  command->add_option("--window", arguments->options.window, "Tokens of one context, at most")
-      ->check(CLI::Range(64, 1 << 20))
-      ->capture_default_str();
+  arguments->text.AddTo(*command, "MODEL.kvquant.json", arguments->options.tokens, 64,
+                        arguments->options.window);
   command
       ->add_option("--outliers", arguments->options.outliers,
                    "Share of the numbers that are held apart, as of kvquant4")
       ->check(CLI::Range(0.0, 0.1))
-      ->capture_default_str();
-  command->add_option("-t,--threads", arguments->threads, "Threads")
-      ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   command->footer(
       "Example:\n"

@@ -1,37 +1,30 @@
 #include <algorithm>
 #include <memory>
 
-#include "base/threads.h"
 #include "cli/commands.h"
 #include "cli/output.h"
+#include "cli/text_arguments.h"
 #include "cli/whole_file.h"
 #include "evaluation/kvzap_trainer.h"
 #include "model/score_predictor.h"
-#include "prompts/prompt_file.h"
 
 namespace vericache {
 namespace {
 
 struct TrainArguments {
-  std::string model;
-  std::vector<std::string> texts;
-  std::string output;
+  TextArguments text;
   TrainingOptions options;
-  int threads = HardwareThreads();
 };
 
 void RunKvZap(const TrainArguments& arguments) {
   const std::string path =
-      arguments.output.empty() ? PredictorFileOf(arguments.model) : arguments.output;
+      arguments.text.output.empty() ? PredictorFileOf(arguments.text.model) : arguments.text.output;
   WholeFile file(path);
-  const Model model(arguments.model, {.threads = arguments.threads, .weights = {.packed = true}});
-  const Tokenizer tokenizer(arguments.model);
-  std::vector<std::vector<TokenId>> texts;
-  texts.reserve(arguments.texts.size());
-  for (const std::string& text : arguments.texts) {
-    texts.push_back(tokenizer.Encode(ReadText(text), /*special=*/false));
-  }
-  Transformer transformer(model, arguments.threads);
+  const Model model(arguments.text.model,
+                    {.threads = arguments.text.threads, .weights = {.packed = true}});
+  const Tokenizer tokenizer(arguments.text.model);
+  const std::vector<std::vector<TokenId>> texts = arguments.text.Tokens(tokenizer);
+  Transformer transformer(model, arguments.text.threads);
   ProgressBar progress;
   const std::vector<Fit> fits =
       TrainKvZap(transformer, texts, RepeatPromptOf(tokenizer), arguments.options,
@@ -59,25 +52,10 @@ void AddTrain(CLI::App& app) {
   CLI::App* command = group->add_subcommand(
       "kvzap", "The networks of kvzap, which tell KVzip's scores while a prompt is computed");
   const auto arguments = std::make_shared<TrainArguments>();
-  command->add_option("-m,--model", arguments->model, "GGUF file")->required();
-  command
-      ->add_option("--text", arguments->texts,
-                   "Text files, separated by spaces, such as the model will see; \"-\" reads "
-                   "standard input")
-      ->required();
-  command->add_option("-o,--out", arguments->output,
-                      "Where it is written (default: MODEL.kvzap.gguf, which is found there)");
-  command->add_option("--tokens", arguments->options.tokens, "Tokens that are looked at, at most")
-      ->check(CLI::Range(128, 1 << 20))
-      ->capture_default_str();
-  command->add_option("--window", arguments->options.window, "Tokens of one context, at most")
-      ->check(CLI::Range(64, 1 << 20))
-      ->capture_default_str();
+  arguments->text.AddTo(*command, "MODEL.kvzap.gguf", arguments->options.tokens, 128,
+                        arguments->options.window);
   command->add_option("--epochs", arguments->options.epochs, "How often all of them are seen")
       ->check(CLI::Range(1, 10'000))
-      ->capture_default_str();
-  command->add_option("-t,--threads", arguments->threads, "Threads")
-      ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   command->footer(
       "Example:\n"

@@ -249,6 +249,15 @@ LayerSelection Select(const LayerScores& scores, int count) {
   return selection;
 }
 
+void KeepSinks(LayerScores& scores, int sinks) {
+  for (std::vector<float>& head : scores) {
+    const auto positions = static_cast<int>(head.size());
+    for (int i = 0; i < std::min(sinks, positions); ++i) {
+      head[static_cast<std::size_t>(i)] = kSurelyKept + static_cast<float>(positions + sinks - i);
+    }
+  }
+}
+
 void KeepRecent(LayerScores& scores, int recent) {
   for (std::vector<float>& head : scores) {
     const auto count = static_cast<int>(head.size());

@@ -108,10 +108,10 @@ struct Compressor {
   KvQuantOfLayers kvquant = {};
   std::shared_ptr<const ScorePredictor> predictor = nullptr;  // the scorer's, see CompressorFor
 
+  // Whether the scorer goes on scoring while the text grows.
+  bool online() const { return scorer && (scorer->accumulates() || scorer->network()); }
   // Whether the compressed cache is made anew after each verify.
-  bool refreshes() const {
-    return refresh.blend > 0.0 || (scorer && (scorer->accumulates() || scorer->network()));
-  }
+  bool refreshes() const { return refresh.blend > 0.0 || online(); }
   TapNeeds needs() const {
     const TapNeeds own = scorer ? scorer->needs() : TapNeeds{};
     return own | TapNeeds{.verified_window = refresh.blend > 0.0 ? refresh.queries : 0,
@@ -163,6 +163,9 @@ struct RefreshState {
   int prompt = 0;                   // its positions
   int seen = 0;                     // positions whose queries have been looked at
 };
+
+// Makes the first `sinks` positions of each head surely kept, before the recent ones.
+void KeepSinks(LayerScores& scores, int sinks);
 
 // Makes the last `recent` positions of each head surely kept.
 void KeepRecent(LayerScores& scores, int recent);

@@ -194,7 +194,7 @@ double DraftEvaluation::Divergence(const Compressor& compressor, double keep) {
 double DraftEvaluation::HookSeconds(const Compressor& compressor) {
   constexpr int kRows = 256;
   constexpr int kTimes = 3;
-  if (!compressor.scorer || !(compressor.scorer->accumulates() || compressor.scorer->network())) {
+  if (!compressor.online()) {
     return 0.0;
   }
   const ModelParams& params = transformer_.model().params();

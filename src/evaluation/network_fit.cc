@@ -10,8 +10,8 @@
 #include "base/check.h"
 #include "base/size.h"
 #include "ggml-backend.h"
-#include "ggml-cpu.h"
 #include "ggml-opt.h"
+#include "model/backend.h"
 
 namespace vericache {
 namespace {
@@ -19,7 +19,6 @@ namespace {
 constexpr float kLearningRate = 2e-3F;  // falls to zero by a half cosine
 
 struct FreeHandle {
-  void operator()(ggml_backend* backend) const { ggml_backend_free(backend); }
   void operator()(ggml_backend_sched* scheduler) const { ggml_backend_sched_free(scheduler); }
   void operator()(ggml_opt_dataset* dataset) const { ggml_opt_dataset_free(dataset); }
   void operator()(ggml_opt_context* optimizer) const { ggml_opt_free(optimizer); }
@@ -65,10 +64,9 @@ ggml_opt_optimizer_params Falling(void* progress) {
 class Training {
  public:
   Training(int width, int outputs, const FitOptions& options)
-      : backend_(ggml_backend_cpu_init()),
+      : backend_(options.threads),
         parameters_(Context(16, 0)),
         values_(Context(GGML_DEFAULT_GRAPH_SIZE, 3)) {  // as ggml's own examples
-    ggml_backend_cpu_set_n_threads(backend_.get(), options.threads);
     ggml_backend_t backend = backend_.get();
     scheduler_.reset(ggml_backend_sched_new(&backend, nullptr, 1, GGML_DEFAULT_GRAPH_SIZE,
                                             /*parallel=*/false, /*op_offload=*/false));
@@ -142,7 +140,7 @@ class Training {
     return numbers;
   }
 
-  Owned<ggml_backend> backend_;
+  Backend backend_;
   Owned<ggml_backend_sched> scheduler_;
   GgmlContext parameters_;
   GgmlContext values_;

@@ -15,11 +15,6 @@
 namespace vericache {
 namespace {
 
-struct FreeGguf {
-  void operator()(gguf_context* gguf) const { gguf_free(gguf); }
-};
-using Gguf = std::unique_ptr<gguf_context, FreeGguf>;
-
 std::string TensorName(std::size_t layer, const char* part) {
   return "layers." + std::to_string(layer) + "." + part;
 }
@@ -48,7 +43,7 @@ std::string PredictorGguf(const std::string& model, std::span<const PredictorVal
                              (floats * sizeof(float) + 4 * (ggml_tensor_overhead() + kPadding)),
                  .mem_buffer = nullptr,
                  .no_alloc = false}));
-  const Gguf gguf(gguf_init_empty());
+  const GgufContext gguf(gguf_init_empty());
   gguf_set_val_str(gguf.get(), "general.architecture", "kvzap");
   gguf_set_val_str(gguf.get(), "kvzap.model", model.c_str());
   for (std::size_t i = 0; i < layers.size(); ++i) {
@@ -82,7 +77,7 @@ ScorePredictor::ScorePredictor(const std::string& path, const ModelParams& param
   }
   const GgufFile whole(path);  // all of it is there
   ggml_context* weights = nullptr;
-  const Gguf gguf(gguf_init_from_file(path.c_str(), {.no_alloc = false, .ctx = &weights}));
+  const GgufContext gguf(gguf_init_from_file(path.c_str(), {.no_alloc = false, .ctx = &weights}));
   weights_.reset(weights);
   const auto refuse = [&path](const std::string& why) {
     throw UserError(path + ": is no network for this model's KVzap: " + why);

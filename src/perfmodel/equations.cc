@@ -20,9 +20,7 @@ double RowFlops(const ModelShape& model, double cached_tokens) {
   return 2.0 * model.parameters + 4.0 * model.layers * model.heads * model.head_dim * cached_tokens;
 }
 
-double IterationTime::iter() const {
-  return std::max(xfer, in_turn ? gpu + compute : std::max(gpu, compute));
-}
+double IterationTime::iter() const { return std::max({busy(), xfer, compute}); }
 
 IterationTime PredictIteration(Policy policy, const DeviceProfile& device, const ModelShape& model,
                                const Workload& workload, double batch) {
@@ -74,17 +72,14 @@ double TokensPerIteration(Policy policy, const AcceptanceModel& acceptance, int 
 
 double CriticalRatio(const DeviceProfile& device, const ModelShape& model, const Workload& workload,
                      double batch) {
-  if (device.in_turn()) {
-    Workload none = workload;
-    none.compression = 0.0;
-    const IterationTime time = PredictIteration(Policy::kVeriCache, device, model, none, batch);
-    none.compression = 1.0;
-    const double of_drafts =
-        PredictIteration(Policy::kVeriCache, device, model, none, batch).gpu - time.gpu;
-    return (time.xfer - time.gpu - time.compute) / of_drafts;
-  }
-  return (device.rho() - 1.0) / workload.draft_length -
-         Count(model.weights) / (batch * Count(workload.full_cache));
+  // T_gpu grows evenly with the ratio.
+  const auto at = [&](double ratio) {
+    Workload other = workload;
+    other.compression = ratio;
+    return PredictIteration(Policy::kVeriCache, device, model, other, batch);
+  };
+  const IterationTime none = at(0.0);
+  return (none.xfer - none.busy()) / (at(1.0).busy() - none.busy());
 }
 
 BatchLimit LargestBatch(Policy policy, const DeviceProfile& device, const ModelShape& model,
@@ -113,23 +108,13 @@ BatchLimit LargestBatch(Policy policy, const DeviceProfile& device, const ModelS
     ++limit.by_memory;
   }
   limit.batch = limit.by_memory;
-  if (device.in_turn()) {
-    // Both grow by the same with every request.
-    const IterationTime none = PredictIteration(policy, device, model, workload, 0.0);
-    const IterationTime one = PredictIteration(policy, device, model, workload, 1.0);
-    const double excess = one.xfer - (one.gpu + one.compute - none.gpu - none.compute);
-    if (excess > 0.0) {
-      limit.by_link = std::max(1, static_cast<int>((none.gpu + none.compute) / excess));
-      limit.batch = std::min(limit.batch, *limit.by_link);
-    }
-    return limit;
-  }
-  // T_xfer <= T_gpu: B KV (1 / (x BW_inter) - (c + 1/x) / BW_hbm) <= M / BW_hbm.
-  const double excess = full * (1.0 / (x * device.link_bandwidth) -
-                                (workload.compression + 1.0 / x) / device.memory_bandwidth);
+  // T_xfer <= T_gpu, both of which grow evenly with the batch: B KV (1 / (x BW_inter) - (c + 1/x) /
+  // BW_hbm) <= M / BW_hbm.
+  const IterationTime none = PredictIteration(policy, device, model, workload, 0.0);
+  const IterationTime one = PredictIteration(policy, device, model, workload, 1.0);
+  const double excess = one.xfer - (one.busy() - none.busy());
   if (excess > 0.0) {
-    limit.by_link =
-        std::max(1, static_cast<int>(Count(model.weights) / device.memory_bandwidth / excess));
+    limit.by_link = std::max(1, static_cast<int>(none.busy() / excess));
     limit.batch = std::min(limit.batch, *limit.by_link);
   }
   return limit;

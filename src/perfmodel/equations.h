@@ -26,7 +26,8 @@ struct IterationTime {
   double xfer = 0.0;     // B KV_full / (x BW_inter)
   double compute = 0.0;  // FLOPs over the peak
   bool in_turn = false;  // gpu is attention alone then, and compute all else
-  double iter() const;   // the largest: they run at the same time, but for gpu and compute in turn
+  double busy() const { return in_turn ? gpu + compute : gpu; }
+  double iter() const;  // the largest: they run at the same time, but for gpu and compute in turn
 };
 
 // Equation (3) for the policy vericache; for full and lossy the same without verifies and reloads.
