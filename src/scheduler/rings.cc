@@ -2,17 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "base/check.h"
 
 namespace vericache {
-namespace {
-
-// Of a reload, in iterations: what takes longer is planned as if it took this long.
-constexpr double kLongest = 1 << 20;
-
-}  // namespace
-
 namespace {
 
 // How many iterations a reload may begin earlier than it would on a link of its own.
@@ -24,6 +18,11 @@ std::int64_t LinkAt(const Reservation& reservation, std::int64_t iteration) {
 }
 
 }  // namespace
+
+double Reservation::iterations() const {
+  return static_cast<double>(std::accumulate(link.begin(), link.end(), std::int64_t{0})) /
+         static_cast<double>(ReloadRings::kIteration);
+}
 
 ReloadRings::Slot& ReloadRings::at(std::int64_t iteration) {
   const auto ahead = static_cast<std::size_t>(iteration - now_);

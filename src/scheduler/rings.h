@@ -33,6 +33,9 @@ struct Reservation {
   Bytes bytes;              // in fast memory throughout [begin, verify]
   // The link's time in each of [begin, verify), in units of 1 / ReloadRings::kIteration.
   std::vector<std::int64_t> link;
+
+  // All of that in iterations.
+  double iterations() const;
 };
 
 // The two rings. A reload that takes `l` iterations holds the link for l of the time before its
@@ -51,6 +54,8 @@ class ReloadRings {
  public:
   // The link's time in an iteration. Integers, so that what is released is what was reserved.
   static constexpr std::int64_t kIteration = std::int64_t{1} << 20;
+  // Of a reload, in iterations: what takes longer is planned as if it took this long.
+  static constexpr double kLongest = 1 << 20;
 
   // `window`: how many iterations ahead are looked at, at least 2. A reload that takes longer
   // than that is looked at as far as it needs.

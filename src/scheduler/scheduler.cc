@@ -87,6 +87,7 @@ const IterationPlan& Scheduler::Plan() {
     BeginLockstep();
   } else {
     SeekEarlier();
+    SeekAnew();
     BeginRounds();
   }
   AdmitNew();

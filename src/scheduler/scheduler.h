@@ -236,10 +236,13 @@ class Scheduler {
   bool Reloads(const Job& job) const { return options_.reloads && !job.stays; }
   int WishedDraft(const Job& job) const;
   int AutoDraft(const Job& job);
+  int LongestRound() const { return LookAhead(options_.draft_length) - 1; }
+  static int Target(const Job& job, int drafts);
   void BeginRound(Job& job, int drafts);
   Bytes RingRoom() const;
   bool Reserve(Job& job, int drafts);
   void SeekEarlier();
+  void SeekAnew();
   void BeginRounds();
   void BeginLockstep();
   void StartReloads();

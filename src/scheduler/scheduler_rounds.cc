@@ -1,5 +1,6 @@
 // The rounds of requests: how long they draft, when they verify, and when their reloads start.
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "base/check.h"
@@ -51,13 +52,17 @@ int Scheduler::AutoDraft(const Job& job) {
   return best;
 }
 
+// What the job drafts of a round of `drafts`: its verify adds a token of its own.
+int Scheduler::Target(const Job& job, int drafts) {
+  return std::clamp(job.remaining() - 1, 0, job.Allowed(drafts));
+}
+
 void Scheduler::BeginRound(Job& job, int drafts) {
   job.phase = Phase::kRound;
   job.drafted = 0;
   job.draft_ended = false;
   job.doubtful = false;
-  // The verify adds a token of its own.
-  job.target = std::clamp(job.remaining() - 1, 0, job.Allowed(drafts));
+  job.target = Target(job, drafts);
   job.reload = Reload::kNone;
   job.late = false;
   job.advanced = false;
@@ -82,8 +87,35 @@ bool Scheduler::Reserve(Job& job, int drafts) {
   return job.reservation.has_value();
 }
 
+// Places were sought by how long iterations took then, and how fast the link was. Where that proves
+// wrong, whoever's reload is not due yet seeks anew, in the order of their verifies.
+void Scheduler::SeekAnew() {
+  constexpr double kWrong = 1.25;
+  std::vector<int> anew;
+  for (auto& [request, job] : active_) {
+    if (job.phase != Phase::kRound || !job.reservation || job.reservation->begin <= rings_.now() ||
+        job.reload != Reload::kNone) {
+      continue;
+    }
+    const double change = std::min(ReloadIterations(job), ReloadRings::kLongest) /
+                          job.reservation->iterations();
+    if (change > kWrong || change * kWrong < 1.0) {
+      anew.push_back(request);
+    }
+  }
+  std::ranges::sort(anew, std::greater{}, [this](int request) {
+    return std::pair(at(request).reservation->verify, request);
+  });
+  for (const int request : anew) {
+    Job& job = at(request);
+    rings_.Release(*job.reservation);
+    job.reservation.reset();
+    job.target = Target(job, LongestRound());
+    parked_.push_front(request);
+  }
+}
+
 void Scheduler::BeginRounds() {
-  const int longest = LookAhead(options_.draft_length) - 1;
   std::deque<int> without_place;
   for (const int request : parked_) {
     Job& job = at(request);
@@ -92,7 +124,7 @@ void Scheduler::BeginRounds() {
       continue;
     }
     if (job.phase == Phase::kParked) {
-      BeginRound(job, longest);
+      BeginRound(job, LongestRound());
     }
     // In order: who does not fit yet keeps those behind it from taking its place for ever. They
     // draft all the same.
@@ -102,7 +134,7 @@ void Scheduler::BeginRounds() {
     }
     const auto ahead = static_cast<int>(std::min<std::int64_t>(
         job.reservation->verify - rings_.now(), LookAhead(options_.draft_length)));
-    job.target = std::min({job.target, job.drafted + ahead, longest});
+    job.target = std::min(job.target, job.drafted + ahead);
   }
   parked_ = std::move(without_place);
 }

@@ -42,6 +42,33 @@ TEST(Scheduler, AdaptiveDraftsAreShortWhereFewAreAccepted) {
   EXPECT_LE(Iterations(1.0, true), Iterations(1.0, false));
 }
 
+// Seconds until eight requests that begin together have 300 tokens, where reloads take most of the
+// link's time and an iteration is at first thought to take `guess` of what it does.
+double TimeOf(double guess) {
+  constexpr double kIterationS = 0.02;
+  SchedulerOptions options = Options();
+  options.draft_length = 16;
+  options.batch = 8;
+  options.iteration_s = guess * kIterationS;
+  options.link_bandwidth = 1000.0 / (1.2 * kIterationS);
+  Driver driver({.scheduler = options,
+                 .bandwidth = options.link_bandwidth,
+                 .iteration_s = kIterationS,
+                 .acceptance = 0.9},
+                std::vector<RequestNeed>(8, {.prompt_tokens = 100, .max_tokens = 1000}));
+  while (driver.emitted() < 300) {
+    driver.Step();
+  }
+  return driver.now();
+}
+
+TEST(Scheduler, AWrongGuessOfIterationsCostsLittle) {
+  const double right = TimeOf(1.0);
+  EXPECT_LE(TimeOf(0.1), 1.1 * right);
+  EXPECT_LE(TimeOf(0.3), 1.1 * right);
+  EXPECT_LE(TimeOf(10.0), 1.1 * right);
+}
+
 // Where the link is too slow for all, they take turns.
 TEST(Scheduler, NobodyHasTwoRoundsMoreThanOthers) {
   SchedulerOptions options = Options();

@@ -126,6 +126,17 @@ TEST(Scheduler, ARoundDraftsWhileTheFullCacheComes) {
   EXPECT_EQ(scheduler.counts().late_reloads, 0);
 }
 
+TEST(Scheduler, AReloadSeeksItsPlaceAnewOnceIterationsProveShorter) {
+  SchedulerOptions options = Options(Policy::kVeriCache);
+  options.iteration_s = 0.1;  // a reload would take a fifth of an iteration, just before the verify
+  Scheduler scheduler = AfterPrefill(options);
+  for (int i = 0; i < 4; ++i) {
+    Draft(scheduler, i == 1);
+  }
+  scheduler.Reloaded(0, {120}, 0.02);
+  Verify(scheduler, 5);
+}
+
 TEST(Scheduler, AFullCacheThatComesEarlyWaitsForTheDraft) {
   Scheduler scheduler = AfterPrefill(Options(Policy::kVeriCache));
   Draft(scheduler, false);
