@@ -1,11 +1,26 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <string>
 
 #include "base/error.h"
 #include "cli/commands.h"
 #include "ggml.h"
 #include "llama.h"
+
+namespace {
+
+// What was asked for, as far as it is known: "vericache bench serve".
+std::string CommandOf(const CLI::App& app) {
+  std::string words = "vericache";
+  for (auto parsed = app.get_subcommands(); !parsed.empty();
+       parsed = parsed.front()->get_subcommands()) {
+    words += " " + parsed.front()->get_name();
+  }
+  return words;
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   using namespace vericache;
@@ -45,7 +60,7 @@ int main(int argc, char** argv) {
   } catch (const CLI::CallForVersion& version) {
     return app.exit(version);
   } catch (const CLI::ParseError& error) {
-    std::fprintf(stderr, "vericache: %s (see vericache --help)\n", error.what());
+    std::fprintf(stderr, "vericache: %s (see %s --help)\n", error.what(), CommandOf(app).c_str());
     return kExitUserError;
   } catch (const UserError& error) {
     std::fprintf(stderr, "vericache: %s\n", error.what());

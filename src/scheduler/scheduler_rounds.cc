@@ -97,8 +97,8 @@ void Scheduler::SeekAnew() {
         job.reload != Reload::kNone) {
       continue;
     }
-    const double change = std::min(ReloadIterations(job), ReloadRings::kLongest) /
-                          job.reservation->iterations();
+    const double change =
+        std::min(ReloadIterations(job), ReloadRings::kLongest) / job.reservation->iterations();
     if (change > kWrong || change * kWrong < 1.0) {
       anew.push_back(request);
     }

@@ -167,6 +167,12 @@ TEST_F(CliErrors, Options) {
   FailsAs({}, {"subcommand"});
 }
 
+TEST_F(CliErrors, NameTheCommandWhoseHelpTellsMore) {
+  Fails({"-m", Tiny(), "-p", "x", "--bogus"}, {"--bogus", "(see vericache generate --help)"});
+  FailsAs({"bench", "serve", "--bogus"}, {"(see vericache bench serve --help)"});
+  FailsAs({"bench"}, {"(see vericache bench --help)"});
+}
+
 TEST_F(CliErrors, Memory) {
   Fails({"-m", Tiny(), "-p", std::string(500, 'x'), "--fast-memory", "64KiB", "--policy", "full"},
         {"too little fast memory", "KiB", "64.0 KiB"});

@@ -11,6 +11,7 @@
 #include "kvcache/kvquant.h"
 #include "kvcache/quantize.h"
 #include "nlohmann/json.hpp"
+#include "unit_support/draws.h"
 #include "unit_support/random_data.h"
 #include "unit_support/rope.h"
 
@@ -19,28 +20,7 @@ namespace {
 
 constexpr int kDim = 32;
 
-// As the script draws.
-class Draws {
- public:
-  float One() {
-    int total = -510;
-    for (int i = 0; i < 4; ++i) {
-      state_ = state_ * 1664525U + 1013904223U;
-      total += static_cast<int>(state_ >> 24U);
-    }
-    return static_cast<float>(total) / 128.0F;
-  }
-  std::vector<float> operator()(std::size_t count) {
-    std::vector<float> numbers(count);
-    for (float& number : numbers) {
-      number = One();
-    }
-    return numbers;
-  }
-
- private:
-  std::uint32_t state_ = 1;
-};
+using testing::Draws;
 
 struct Inputs {
   Inputs() {
