@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 #include <string>
 
@@ -73,6 +74,16 @@ TEST(Profile, RefusesWhatIsNone) {
     }
   }
   EXPECT_THROW(ReadProfile((folder.path() / "none.json").string()), UserError);
+}
+
+TEST(Profile, ThoseThatComeWithTheProjectAreRead) {
+  int profiles = 0;
+  for (const auto& file : std::filesystem::directory_iterator(VERICACHE_SOURCE_DIR "/profiles")) {
+    EXPECT_GT(ReadProfile(file.path()).layers.size(), 1U) << file.path();
+    EXPECT_NO_THROW(MakeCompressor("profile:" + file.path().string())) << file.path();
+    ++profiles;
+  }
+  EXPECT_GT(profiles, 0);
 }
 
 }  // namespace
