@@ -18,7 +18,7 @@
 namespace vericache {
 namespace {
 
-constexpr int kDim = 32;
+constexpr int kDim = testing::DrawnNumbers::kDim;
 constexpr double kHalfUlp = 1.0 / 2048.0;  // of a number in half precision, relative
 
 // Theirs rounds every step to half precision, so a quotient near a half may become the other code.
@@ -36,15 +36,15 @@ void ExpectAsTheAuthors(NumberFormat format, const nlohmann::json& expected,
     const CodeScale scale = Quantize(format, together, codes);
     const double step = expected["scales"][Size(group)];
     EXPECT_NEAR(ggml_fp16_to_fp32(scale.scale), step, 2 * kHalfUlp * step);
-    EXPECT_EQ(ggml_fp16_to_fp32(scale.minimum), expected["minima"][Size(group)].get<float>());
+    const double minimum = expected["minima"][Size(group)];
+    EXPECT_EQ(ggml_fp16_to_fp32(scale.minimum), minimum);
     for (int i = 0; i < kGroupSlots; ++i) {
       const int code = std::stoi(codes_of_all.substr(at(i), 1), nullptr, 16);
       EXPECT_NEAR(codes[Size(i)], code, 1);
       const bool other = codes[Size(i)] != code;
       others += other ? 1 : 0;
       const double read = expected["read"][at(i)];
-      const double exact =
-          std::max(std::abs(read), std::abs(ggml_fp16_to_fp32(scale.minimum)) + 0.0);
+      const double exact = std::max(std::abs(read), std::abs(minimum));
       EXPECT_NEAR(Dequantize(format, codes[Size(i)], scale), read,
                   (other ? step : 0.0) + 4 * kHalfUlp * (exact + step * code));
     }
@@ -55,18 +55,12 @@ void ExpectAsTheAuthors(NumberFormat format, const nlohmann::json& expected,
 TEST(KiviParity, CodesScalesAndNumbersAreTheAuthors) {
   std::ifstream file(VERICACHE_SOURCE_DIR "/tests/reference/kivi_tiny.json");
   const nlohmann::json fixture = nlohmann::json::parse(file);
-  testing::Draws draws;
-  draws(2000);
-  std::vector<float> keys = draws(Size(kGroupSlots * kDim));
-  for (std::size_t i = 0; i < keys.size(); ++i) {
-    keys[i] *= static_cast<float>(1 << (i % 4));
-  }
-  const std::vector<float> values = draws(Size(kGroupSlots * kDim));
+  const testing::DrawnNumbers drawn;
   for (const NumberFormat format : {NumberFormat::kKivi4, NumberFormat::kKivi2}) {
     SCOPED_TRACE(Name(format));
     const nlohmann::json& expected = fixture[std::to_string(Traits(format).bits)];
-    ExpectAsTheAuthors(format, expected["keys"], keys, /*by_channel=*/true);
-    ExpectAsTheAuthors(format, expected["values"], values, /*by_channel=*/false);
+    ExpectAsTheAuthors(format, expected["keys"], drawn.keys, /*by_channel=*/true);
+    ExpectAsTheAuthors(format, expected["values"], drawn.values, /*by_channel=*/false);
   }
 }
 

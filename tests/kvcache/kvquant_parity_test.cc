@@ -18,29 +18,19 @@
 namespace vericache {
 namespace {
 
-constexpr int kDim = 32;
+constexpr int kDim = testing::DrawnNumbers::kDim;
 
-using testing::Draws;
-
-struct Inputs {
+struct Inputs : testing::DrawnNumbers {
   Inputs() {
-    Draws draws;
-    for (const float number : draws(2000)) {
-      if (std::abs(number / 4.0F) <= 1.0F) {
-        samples.push_back(number / 4.0F);
-      }
+    for (float& sample : samples) {
+      sample /= 4.0F;
     }
-    keys = draws(kGroupSlots * kDim);
-    for (std::size_t i = 0; i < keys.size(); ++i) {
-      keys[i] *= static_cast<float>(1 << (i % 4));
-    }
-    values = draws(kGroupSlots * kDim);
+    std::erase_if(samples, [](float sample) { return std::abs(sample) > 1.0F; });
     for (int slot = 0; slot < kGroupSlots; ++slot) {
       positions.push_back(100 + 7 * slot);
     }
   }
 
-  std::vector<float> samples, keys, values;
   std::vector<int> positions;
 };
 

@@ -16,7 +16,7 @@ import types
 
 import torch
 
-from kvquant import DIM, SLOTS, Draws
+from kvquant import DIM, SLOTS, draw
 
 GROUP = 32
 
@@ -40,10 +40,7 @@ def numbers(tensor):
 
 def main():
     kivi = load(sys.argv[1])
-    draws = Draws(1)
-    draws(2000)  # as kvquant.py draws
-    keys = draws(SLOTS, DIM) * 2.0 ** (torch.arange(DIM).numpy() % 4)
-    values = draws(SLOTS, DIM)
+    _, keys, values = draw()
     tensor = lambda rows: torch.tensor(rows, dtype=torch.float16).reshape(1, 1, SLOTS, DIM)
     fixture = {}
     for bits in (4, 2):

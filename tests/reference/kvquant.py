@@ -36,6 +36,14 @@ class Draws:
         return np.array([self.one() for _ in range(math.prod(shape))]).reshape(shape)
 
 
+def draw():
+    """Samples, and keys and values of SLOTS slots; some channels of keys are larger."""
+    draws = Draws(1)
+    samples = draws(2000)
+    keys = draws(SLOTS, DIM) * 2.0 ** (np.arange(DIM) % 4)
+    return samples, keys, draws(SLOTS, DIM)
+
+
 def half(x):
     return np.float64(np.float16(x))
 
@@ -136,12 +144,10 @@ def compact(result):
 
 
 def main():
-    draws = Draws(1)
-    samples = draws(2000) / 4
+    samples, keys, values = draw()
+    samples = samples / 4
     samples = samples[np.abs(samples) <= 1]
     positions = [100 + 7 * slot for slot in range(SLOTS)]
-    keys = draws(SLOTS, DIM) * 2.0 ** (np.arange(DIM) % 4)
-    values = draws(SLOTS, DIM)
     fixture = {"normal_levels": [normal_levels(bits) for bits in (2, 3, 4)]}
     fixture["fitted_levels"] = [kmeans_levels(samples, bits) for bits in (2, 3, 4)]
     for bits in (2, 3, 4):
